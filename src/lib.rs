@@ -1,0 +1,8 @@
+//! Cofferdam runs shell commands that nobody has reviewed.
+
+pub mod denial;
+pub mod executor;
+pub mod mode;
+pub mod outcome;
+pub mod policy;
+pub mod request;

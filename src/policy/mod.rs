@@ -1,0 +1,208 @@
+//! The policy: profile, mode and workspace, in words: what may be touched.
+//!
+//! Rule: a policy is only made by [`Policy::build`]-like functions of this module, from canonical
+//! paths; everything after it takes it as given.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::mode::Mode;
+
+/// Why a path is in the policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Origin {
+    /// It is the session's workspace.
+    Workspace,
+    /// `--writable` or its like on the command line, or the library's caller.
+    Argument,
+    /// A git directory of the workspace, linked from its `.git` file and pointing back.
+    GitWorktree,
+    /// A line of a profile.
+    Profile {
+        /// The profile's file, or `built-in workspace-write`.
+        file: String,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// Every confined command has it so.
+    Builtin,
+}
+
+/// A folder or file with its reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Canonical and absolute.
+    pub path: PathBuf,
+    /// Why it is here.
+    pub origin: Origin,
+}
+
+/// What a command may reach on the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// The session's own loopback.
+    None,
+    /// Whatever the host reaches.
+    Host,
+}
+
+/// What to do when the host can't give everything that the mode promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Require {
+    /// Run under what there is, and say what is missing.
+    Partial,
+    /// Refuse to run.
+    Full,
+}
+
+/// Resource limits of one command; `None` leaves the caller's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Limits {
+    /// Processes and threads of the caller's user (`RLIMIT_NPROC`).
+    pub processes: Option<u64>,
+    /// Open files of one process (`RLIMIT_NOFILE`).
+    pub open_files: Option<u64>,
+    /// Bytes of one file (`RLIMIT_FSIZE`).
+    pub file_size: Option<u64>,
+    /// Bytes of the private `/tmp`, `/dev/shm` and `/run` together.
+    pub scratch_bytes: Option<u64>,
+}
+
+/// One group of refused system calls and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RefusedCalls {
+    /// Names from the system call table.
+    pub calls: Vec<String>,
+    /// `EPERM`, or `ENOSYS` where programs have a fallback.
+    pub errno: String,
+    /// Why, in a few words.
+    pub reason: String,
+}
+
+/// Which names of the environment pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Environment {
+    /// Names that are removed, beside those that the scrub removes.
+    pub remove: Vec<String>,
+    /// Names that pass although the scrub would remove them.
+    pub keep: Vec<String>,
+    /// Variables that every command gets.
+    pub set: Vec<(String, String)>,
+}
+
+/// The resolved policy of one mode in one workspace. All paths are canonical.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Policy {
+    /// The mode it is for.
+    pub mode: Mode,
+    /// The session's workspace.
+    pub workspace: PathBuf,
+    /// Roots below which the command may write; empty in read-only mode.
+    pub writable: Vec<Place>,
+    /// Existing paths below writable roots that stay read-only.
+    pub protected: Vec<Place>,
+    /// Paths that don't exist yet but would be protected: watched for after each command.
+    pub protected_absent: Vec<Place>,
+    /// Existing paths that can't be read: secrets.
+    pub hidden: Vec<Place>,
+    /// Existing paths below `/run` that stay visible.
+    pub visible: Vec<Place>,
+    /// Private scratch folders, `/tmp`, `/dev/shm` and `/run`: writable in every confined mode.
+    pub scratch: Vec<PathBuf>,
+    /// What may be reached on the network.
+    pub network: Network,
+    /// System calls that are refused, by group.
+    pub refused_calls: Vec<RefusedCalls>,
+    /// Resource limits.
+    pub limits: Limits,
+    /// Rules for the environment.
+    pub environment: Environment,
+    /// What to do on a weaker host.
+    pub require: Require,
+}
+
+/// What a policy says about one path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Access {
+    /// May be read.
+    pub read: bool,
+    /// May be written.
+    pub write: bool,
+    /// The rule that decides.
+    pub rule: Rule,
+}
+
+/// The rule that decides about a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Rule {
+    /// No confinement in this mode.
+    Unconfined,
+    /// Hidden: unreadable and unwritable.
+    Hidden(Place),
+    /// Private scratch of the session.
+    Scratch {
+        /// The scratch folder.
+        path: PathBuf,
+    },
+    /// Below a writable root.
+    Writable(Place),
+    /// Protected below a writable root.
+    Protected(Place),
+    /// Visible below `/run`, read-only.
+    Visible(Place),
+    /// Nothing more specific: the host's files are readable and not writable.
+    HostReadOnly,
+}
+
+impl Policy {
+    /// What this policy says about `path`, which must be absolute and canonical: the deepest rule wins,
+    /// and at equal depth the one that allows less.
+    pub fn access(&self, path: &Path) -> Access {
+        if !self.mode.is_confined() {
+            return Access {
+                read: true,
+                write: true,
+                rule: Rule::Unconfined,
+            };
+        }
+        let depth = |place: &Path| place.components().count();
+        // In this order a later rule wins at equal depth.
+        let mut best: (usize, Access) = (
+            0,
+            Access {
+                read: true,
+                write: false,
+                rule: Rule::HostReadOnly,
+            },
+        );
+        let mut offer = |place: &Path, read: bool, write: bool, rule: Rule| {
+            if path.starts_with(place) && depth(place) >= best.0 {
+                best = (depth(place), Access { read, write, rule });
+            }
+        };
+        for path in &self.scratch {
+            offer(path, true, true, Rule::Scratch { path: path.clone() });
+        }
+        for place in &self.writable {
+            offer(&place.path, true, true, Rule::Writable(place.clone()));
+        }
+        for place in &self.visible {
+            offer(&place.path, true, false, Rule::Visible(place.clone()));
+        }
+        for place in self.protected.iter().chain(&self.protected_absent) {
+            offer(&place.path, true, false, Rule::Protected(place.clone()));
+        }
+        for place in &self.hidden {
+            offer(&place.path, false, false, Rule::Hidden(place.clone()));
+        }
+        best.1
+    }
+}
