@@ -9,6 +9,8 @@ use serde::Serialize;
 
 use crate::mode::Mode;
 
+pub mod calls;
+
 /// Why a path is in the policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -107,6 +109,8 @@ pub struct Policy {
     pub writable: Vec<Place>,
     /// Existing paths below writable roots that stay read-only.
     pub protected: Vec<Place>,
+    /// Existing folders below writable roots that can't be moved or removed.
+    pub pinned: Vec<Place>,
     /// Paths that don't exist yet but would be protected: watched for after each command.
     pub protected_absent: Vec<Place>,
     /// Existing paths that can't be read: secrets.

@@ -1,0 +1,2 @@
+//! Host facts.
+pub mod facts;
