@@ -2,6 +2,7 @@
 
 pub mod denial;
 pub mod executor;
+pub mod host;
 pub mod mode;
 pub mod outcome;
 pub mod policy;
