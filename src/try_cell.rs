@@ -26,7 +26,7 @@ pub fn go(text: &str, n: usize) {
                 origin: Origin::Workspace,
             }],
             protected: vec![],
-            protected_absent: vec![],
+            protected_absent: vec![], protected_links: vec![], home: None,
             pinned: vec![],
             hidden: vec![place("/etc/apt")],
             visible: vec![],
