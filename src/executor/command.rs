@@ -104,6 +104,30 @@ pub(crate) fn find_program(
     Err(failed(program, worst))
 }
 
+/// Whether a command can start in this folder.
+///
+/// # Errors
+/// [`NeverRanCode::InvalidArgs`]: it is relative, missing, not a folder, or out of reach.
+pub(crate) fn check_workdir(workdir: &Path) -> Result<(), NeverRan> {
+    let (fact, remedy) = if workdir.is_relative() {
+        ("is not absolute", "give its full path")
+    } else {
+        match std::fs::metadata(workdir) {
+            Ok(facts) if facts.is_dir() => return Ok(()),
+            Ok(_) => ("is not a folder", ""),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                ("can't be reached", "")
+            }
+            Err(_) => ("does not exist", ""),
+        }
+    };
+    Err(NeverRan::refused(
+        NeverRanCode::InvalidArgs,
+        format!("working directory {fact}: {}", workdir.display()),
+        remedy,
+    ))
+}
+
 /// What is reported when `execve` of `program` failed.
 pub(crate) fn failed(program: &OsStr, errno: Errno) -> NeverRan {
     let program = program.to_string_lossy();
@@ -137,8 +161,7 @@ pub(crate) fn os_error(error: &std::io::Error) -> Errno {
 }
 
 fn executable(path: &Path) -> Result<(), Errno> {
-    let facts = std::fs::metadata(path)
-        .map_err(|error| os_error(&error))?;
+    let facts = std::fs::metadata(path).map_err(|error| os_error(&error))?;
     if !facts.is_file() {
         return Err(Errno::EACCES);
     }

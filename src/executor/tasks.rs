@@ -159,9 +159,9 @@ impl Tasks {
         task.stop.request(Cut::Killed);
         Ok(match task.settled().await {
             TaskStatus::Killed => Kill::Killed,
-            TaskStatus::Running
-            | TaskStatus::Completed { .. }
-            | TaskStatus::KilledBySignal(_) => Kill::AlreadyFinished,
+            TaskStatus::Running | TaskStatus::Completed { .. } | TaskStatus::KilledBySignal(_) => {
+                Kill::AlreadyFinished
+            }
         })
     }
 
@@ -192,7 +192,10 @@ impl Tasks {
     /// Kills the tasks of one session and waits until each is gone.
     pub(crate) async fn end_session(&self, session: &str) {
         let tasks = lock(&self.0.table).tasks.clone();
-        end(tasks.iter().filter(|task| task.session.as_deref() == Some(session))).await;
+        end(tasks
+            .iter()
+            .filter(|task| task.session.as_deref() == Some(session)))
+        .await;
     }
 
     /// Refuses new tasks, silences the listeners, kills every task and waits until each is gone.
@@ -254,9 +257,7 @@ impl NewTask {
     }
 
     fn settle_as(&self, status: TaskStatus) {
-        self.task
-            .state
-            .send_replace(State::Settled(status.clone()));
+        self.task.state.send_replace(State::Settled(status.clone()));
         self.shared.tell(&self.task.info(status.clone()));
         self.task.state.send_replace(State::Told(status));
         self.shared.shed_old_output();
@@ -278,7 +279,11 @@ impl Shared {
             // It may have gone, or a shutdown may have begun, while another one was told.
             let still_there = {
                 let listeners = lock(&self.listeners);
-                !listeners.closed && listeners.registered.iter().any(|(other, _)| *other == number)
+                !listeners.closed
+                    && listeners
+                        .registered
+                        .iter()
+                        .any(|(other, _)| *other == number)
             };
             if still_there && catch_unwind(AssertUnwindSafe(|| listener(info))).is_err() {
                 tracing::warn!(task = info.id.0, "a completion listener panicked");

@@ -8,8 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
@@ -54,28 +53,26 @@ async fn read_all(
     copier: &mut Copier<'_>,
     phase: &mut watch::Receiver<Phase>,
 ) -> io::Result<()> {
-    rustix::io::ioctl_fionbio(&pipe, true)?;
     let capacity = rustix::pipe::fcntl_getpipe_size(&pipe)?;
-    let pipe = AsyncFd::with_interest(pipe, Interest::READABLE)?;
+    let pipe = pipe::Receiver::from_owned_fd(pipe)?;
     let mut buffer = vec![0; CHUNK];
     loop {
-        let mut ready = tokio::select! {
+        tokio::select! {
             ready = pipe.readable() => ready?,
             _ = phase.wait_for(|phase| *phase == Phase::Drain) => break,
-        };
-        match ready.try_io(|pipe| Ok(rustix::io::read(pipe, &mut buffer[..])?)) {
-            Ok(Ok(0)) => return Ok(()),
-            Ok(Ok(count)) => copier.accept(&buffer[..count]).await,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(Err(error)) => return Err(error),
-            Err(_would_block) => {}
+        }
+        match pipe.try_read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => copier.accept(&buffer[..count]).await,
+            Err(error) if is_no_news(&error) => {}
+            Err(error) => return Err(error),
         }
     }
     // Everything that was written before now fits into the pipe, so a writer that goes on for ever is
     // left behind after one pipe's worth. The read is direct: readiness may not have been told yet.
     let mut drained = 0;
     while drained < capacity {
-        match rustix::io::read(pipe.get_ref(), &mut buffer[..]) {
+        match rustix::io::read(&pipe, &mut buffer[..]) {
             Ok(0) | Err(Errno::AGAIN) => break,
             Ok(count) => {
                 drained += count;
@@ -86,6 +83,13 @@ async fn read_all(
         }
     }
     Ok(())
+}
+
+fn is_no_news(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 /// Takes chunks to where they belong.

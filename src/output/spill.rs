@@ -166,7 +166,13 @@ impl Writer {
         }
         // Counted before it is written: a session over its cap stays over it by what failed at most.
         self.written += more;
-        if self.dir.used.fetch_add(more, Ordering::Relaxed).saturating_add(more) > self.caps.session {
+        if self
+            .dir
+            .used
+            .fetch_add(more, Ordering::Relaxed)
+            .saturating_add(more)
+            > self.caps.session
+        {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         self.file.write_all(bytes)

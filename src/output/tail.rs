@@ -163,7 +163,11 @@ mod tests {
         assert_eq!(
             tail(64, &[b"a\xf0\x28\x8c \xff\x00end"]).text(),
             (
-                "a\u{fffd}(\u{fffd} \u{fffd}\u{fffd}\0end".replacen("\u{fffd}\u{fffd}\0", "\u{fffd}\0", 1),
+                "a\u{fffd}(\u{fffd} \u{fffd}\u{fffd}\0end".replacen(
+                    "\u{fffd}\u{fffd}\0",
+                    "\u{fffd}\0",
+                    1
+                ),
                 false
             )
         );
