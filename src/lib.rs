@@ -1,15 +1,30 @@
 //! Cofferdam runs shell commands that nobody has reviewed.
 
-mod cell;
-pub mod denial;
-pub mod executor;
-pub mod host;
+// In the order in which a call passes through them; a module imports only from those above it.
+
 pub mod mode;
+
 pub mod outcome;
-pub mod plan;
-pub mod policy;
-pub mod request;
+
 mod sys;
+
+pub mod host;
+
+pub mod policy;
+
+pub mod request;
+
+pub mod environment;
+
+pub mod denial;
+
+pub mod plan;
+
+mod cell;
+
+pub mod output;
+
+pub mod executor;
 
 pub mod try_cell;
 

@@ -3,6 +3,7 @@
 //! Rule: nothing here runs a program, and nothing here waits: a FIFO, a device or an endless file in a
 //! workspace is as harmless as a missing one.
 
+pub mod binary;
 pub mod facts;
 pub mod git;
 pub mod home;

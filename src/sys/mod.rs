@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod child;
 mod notify;
 mod process;
 mod sockets;
@@ -16,5 +17,5 @@ pub use process::{
     Child, close_all_but, close_all_from, close_from, execve, exit_now, fork, fork_into,
     landlock_abi, loopback_up, place_descriptor, reset_signals, spawn_in_place,
 };
-pub use sockets::{BoundSocket, connect, unix_sockets_by_file};
+pub use sockets::{connect, unix_sockets_by_file};
 pub use tree::{MountAttributes, set_mount_attributes};
