@@ -36,7 +36,6 @@ pub struct Collector {
 
 #[derive(Debug)]
 struct Line {
-    number: u64,
     wanted: bool,
     bytes: Vec<u8>,
 }
@@ -89,11 +88,7 @@ impl Collector {
         }
         self.tail_bytes += bytes.len() + 1;
         let wanted = number < self.wanted_until;
-        self.tail.push_back(Line {
-            number,
-            wanted,
-            bytes,
-        });
+        self.tail.push_back(Line { wanted, bytes });
         // Short lines cost more than their bytes, so their number is capped as well.
         while self.tail_bytes > TAIL_CAP || self.tail.len() > TAIL_CAP / 16 {
             let Some(line) = self.tail.pop_front() else {

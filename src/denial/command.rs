@@ -34,8 +34,9 @@ impl Segment {
             let wrapper = match base_name(word) {
                 "timeout" => {
                     rest = &rest[1..];
-                    while rest.first().is_some_and(|word| word.starts_with('-')) {
-                        rest = &rest[1..];
+                    while let Some(option) = rest.first().filter(|word| word.starts_with('-')) {
+                        let with_value = matches!(option.as_str(), "-k" | "-s");
+                        rest = rest.get(1 + usize::from(with_value)..).unwrap_or(&[]);
                     }
                     rest = rest.get(1..).unwrap_or(&[]);
                     continue;

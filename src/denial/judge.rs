@@ -115,7 +115,7 @@ impl Judge<'_> {
             return true;
         }
         let phrase = signs(line.as_bytes())
-            .filter(|found| matches!(found.sign, Sign::Errno(_)))
+            .filter(|found| matches!(found.sign, Sign::Errno(_) | Sign::Symbol(_)))
             .last();
         if let Some(found) = phrase {
             let phrase = &line[found.start..found.end];

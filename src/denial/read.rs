@@ -96,6 +96,7 @@ fn read_line(lines: &[Cow<'_, str>], at: usize) -> Option<Reading> {
         .or_else(|| socket(&seen))
         .or_else(|| connection(&seen))
         .or_else(|| limit(&seen))
+        .or_else(|| block(&seen))
         .or_else(|| file_by_errno(&seen))
         .or_else(|| file_by_wording(&seen))
 }
@@ -113,13 +114,19 @@ struct Seen<'a> {
 impl<'a> Seen<'a> {
     fn new(lines: &'a [Cow<'a, str>], at: usize) -> Seen<'a> {
         let line: &str = &lines[at];
-        let errno = words::signs(line.as_bytes())
-            .filter_map(|found| match found.sign {
-                Sign::Errno(name) => Some((name, found.start, found.end)),
-                Sign::Wording => None,
-            })
-            // The phrase of the C library stands last: `EROFS: read-only file system, open 'x'`.
-            .last();
+        // The phrase of the C library says where the path stands; a symbol only in its absence.
+        let mut errno = None;
+        let mut by_symbol = None;
+        for found in words::signs(line.as_bytes()) {
+            match found.sign {
+                Sign::Errno(name) => errno = Some((name, found.start, found.end)),
+                Sign::Symbol(name) if by_symbol.is_none() => {
+                    by_symbol = Some((name, found.start, found.end))
+                }
+                Sign::Symbol(_) | Sign::Wording => {}
+            }
+        }
+        let errno = errno.or(by_symbol);
         Seen {
             lines,
             at,
@@ -202,6 +209,11 @@ fn clean(line: &str) -> Cow<'_, str> {
                 rest.to_owned()
             });
         }
+    }
+    if line.starts_with("Exception in thread \"")
+        && let Some((_, rest)) = line.split_once("\" ")
+    {
+        line = Cow::Owned(rest.to_owned());
     }
     line
 }
@@ -563,7 +575,7 @@ fn address(line: &str) -> (Option<String>, Option<u16>) {
         } else if (name == "localhost"
             || name.parse::<std::net::IpAddr>().is_ok()
             || (matches!(before, "to" | "host" | "at") && is_host(name)))
-            && (host.is_none() || own_port.is_some())
+            && (host.is_none() || (port.is_none() && own_port.is_some()))
         {
             host = Some(name.to_owned());
             port = own_port.or(port);
@@ -586,6 +598,38 @@ fn limit(seen: &Seen<'_>) -> Option<Reading> {
             ..reading
         }
     })
+}
+
+/// An error object printed field by field, as Node and npm do: `code: 'EACCES'`, `syscall`, `path`.
+fn block(seen: &Seen<'_>) -> Option<Reading> {
+    let (field, _) = field(seen.line)?;
+    seen.errno.filter(|_| field == "code")?;
+    let mut paths = Vec::new();
+    let mut call = None;
+    for line in seen.lines.iter().skip(seen.at + 1).take(LOOK_BACK) {
+        match self::field(line) {
+            Some(("path", value)) => paths.push(value.to_owned()),
+            Some(("dest", value)) => paths.insert(0, value.to_owned()),
+            Some(("syscall", value)) => call = Some(value),
+            _ => {}
+        }
+    }
+    let operation = match call {
+        Some("mkdir" | "symlink" | "link") => Some("create"),
+        Some("unlink" | "rmdir") => Some("remove"),
+        Some("rename") => Some("rename"),
+        Some("scandir" | "stat" | "lstat" | "access") => Some("read"),
+        Some("chmod" | "fchmod") => Some("chmod"),
+        _ => None,
+    };
+    (!paths.is_empty()).then(|| seen.reading(operation, Subject::Paths(paths)))
+}
+
+/// Name and value of `name: 'value',` or `name value`.
+fn field(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = line.trim().split_once(' ')?;
+    let value = value.trim_end_matches(',').trim_matches(['\'', '"']);
+    Some((name.trim_end_matches(':'), value))
 }
 
 /// A path, or at least a call, with an errno.
@@ -720,26 +764,27 @@ fn paths_of(seen: &Seen<'_>) -> Vec<String> {
     // Before it, between colons; the speaker and line numbers are no paths.
     let before =
         before.trim_end_matches(|c: char| c.is_whitespace() || matches!(c, ':' | '(' | '['));
-    let skip = usize::from(seen.program.is_some());
     let segments: Vec<&str> = before
         .split(": ")
-        .map(|s| s.trim_end_matches([' ', ':']))
+        .map(|segment| segment.trim_matches([' ', ':']))
         .collect();
-    for segment in segments.iter().skip(skip).rev() {
-        let segment = segment.trim().split('：').next().unwrap_or_default();
+    for segment in segments
+        .iter()
+        .skip(usize::from(seen.program.is_some()))
+        .rev()
+    {
+        let segment = segment.split('：').next().unwrap_or_default();
         if segment.starts_with('/') {
             paths.push(segment.to_owned());
         }
         paths.extend(tokens(segment));
     }
-    for segment in segments.iter().skip(skip).rev() {
-        let segment = segment.trim();
+    for (at, segment) in segments.iter().enumerate().rev() {
         let word = segment.rsplit(' ').next().unwrap_or_default();
-        let is_number = segment
-            .rsplit(' ')
-            .next()
-            .is_some_and(|word| word.chars().all(|c| c.is_ascii_digit()));
-        if !is_number && looks_like_path(word) && (!segment.contains(' ') || is_go_call(segment)) {
+        let is_number = word.chars().all(|c| c.is_ascii_digit());
+        // The first one is the speaker, a level or an exception, unless it is a call.
+        let alone = at > 0 && !segment.contains(' ');
+        if !is_number && looks_like_path(word) && (alone || is_call_and_path(segment)) {
             paths.push(word.to_owned());
         }
     }
@@ -752,9 +797,9 @@ fn paths_of(seen: &Seen<'_>) -> Vec<String> {
     unique
 }
 
-/// Whether a segment is a call and its path, as Go prints them.
-fn is_go_call(segment: &str) -> bool {
-    let calls = [
+/// Whether a segment tells a call and then its path without quotes: `open x` (Go), `cannot mkdir x`.
+fn is_call_and_path(segment: &str) -> bool {
+    const CALLS: &[&str] = &[
         "open",
         "mkdir",
         "create",
@@ -776,12 +821,13 @@ fn is_go_call(segment: &str) -> bool {
         "opening",
         "writing",
         "creating",
+        "file",
+        "directory",
+        "lock",
+        "to",
     ];
-    segment
-        .split(' ')
-        .next()
-        .is_some_and(|word| calls.contains(&word))
-        && segment.split(' ').count() == 2
+    let mut words = segment.rsplit(' ').skip(1).take(1);
+    words.next().is_some_and(|word| CALLS.contains(&word))
 }
 
 /// Paths on the lines around, for errnos that stand on a line of their own.

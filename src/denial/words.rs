@@ -1,7 +1,7 @@
 //! How programs spell an errno: the C library's phrase in nine languages, and the symbol.
 //!
-//! Rule: a word found here is where reading starts and never a verdict. Matching ignores the case of
-//! ASCII letters, for Go and Node print the phrases in lower case.
+//! Rule: a word found here is where reading starts and never a verdict. Phrases match without regard
+//! to the case of ASCII letters, for Go and Node print them in lower case; symbols match as they are.
 
 use std::sync::LazyLock;
 
@@ -10,8 +10,10 @@ use aho_corasick::{AhoCorasick, MatchKind};
 /// What a match stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// An errno, by phrase or symbol.
+    /// An errno, by the C library's phrase.
     Errno(&'static str),
+    /// An errno, by a symbol such as `EROFS`.
+    Symbol(&'static str),
     /// The start of a program's own wording, told apart by the readers.
     Wording,
 }
@@ -30,52 +32,50 @@ pub struct Found {
 /// Every sign in the line, from left to right, none overlapping another.
 pub fn signs(line: &[u8]) -> impl Iterator<Item = Found> {
     TABLE.automaton.iter().flat_map(move |automaton| {
-        automaton.find_iter(line).map(|found| Found {
-            sign: TABLE.signs[found.pattern().as_usize()],
-            start: found.start(),
-            end: found.end(),
+        automaton.find_iter(line).filter_map(move |found| {
+            let (start, end) = (found.start(), found.end());
+            let (sign, spelled) = TABLE.signs[found.pattern().as_usize()];
+            let letter = |at: Option<&u8>| {
+                at.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+            };
+            let stands_alone =
+                !letter(start.checked_sub(1).and_then(|at| line.get(at))) && !letter(line.get(end));
+            let genuine = !matches!(sign, Sign::Symbol(_))
+                || (stands_alone && &line[start..end] == spelled.as_bytes());
+            genuine.then_some(Found { sign, start, end })
         })
     })
 }
 
 /// Whether the line holds any sign.
 pub fn carries(line: &[u8]) -> bool {
-    TABLE
-        .automaton
-        .as_ref()
-        .is_some_and(|automaton| automaton.is_match(line))
-}
-
-/// The name of the errno with this number on Linux, of those that matter here.
-pub fn by_number(number: i32) -> Option<&'static str> {
-    NUMBERS
-        .iter()
-        .find(|(value, _)| *value == number.abs())
-        .map(|(_, name)| *name)
+    signs(line).next().is_some()
 }
 
 struct Table {
     // `None` can't happen for this fixed table; matching nothing is then the answer.
     automaton: Option<AhoCorasick>,
-    signs: Vec<Sign>,
+    signs: Vec<(Sign, &'static str)>,
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     let mut patterns: Vec<&str> = Vec::new();
     let mut signs = Vec::new();
     for (errno, phrases) in PHRASES {
-        for phrase in phrases.iter().chain([errno]) {
+        for phrase in *phrases {
             patterns.push(phrase);
-            signs.push(Sign::Errno(errno));
+            signs.push((Sign::Errno(errno), *phrase));
         }
+        patterns.push(errno);
+        signs.push((Sign::Symbol(errno), *errno));
     }
     for (symbol, errno) in OTHER_SYMBOLS {
         patterns.push(symbol);
-        signs.push(Sign::Errno(errno));
+        signs.push((Sign::Symbol(errno), *symbol));
     }
     for wording in WORDINGS {
         patterns.push(wording);
-        signs.push(Sign::Wording);
+        signs.push((Sign::Wording, *wording));
     }
     let automaton = AhoCorasick::builder()
         .ascii_case_insensitive(true)
@@ -85,32 +85,13 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     Table { automaton, signs }
 });
 
-const NUMBERS: &[(i32, &str)] = &[
-    (libc::EPERM, "EPERM"),
-    (libc::ENOENT, "ENOENT"),
-    (libc::ESRCH, "ESRCH"),
-    (libc::EAGAIN, "EAGAIN"),
-    (libc::EACCES, "EACCES"),
-    (libc::EBUSY, "EBUSY"),
-    (libc::EXDEV, "EXDEV"),
-    (libc::EMFILE, "EMFILE"),
-    (libc::EFBIG, "EFBIG"),
-    (libc::ENOSPC, "ENOSPC"),
-    (libc::EROFS, "EROFS"),
-    (libc::ENOSYS, "ENOSYS"),
-    (libc::ENETDOWN, "ENETDOWN"),
-    (libc::ENETUNREACH, "ENETUNREACH"),
-    (libc::ECONNREFUSED, "ECONNREFUSED"),
-    (libc::EHOSTUNREACH, "EHOSTUNREACH"),
-];
-
 /// Symbols of runtimes for what the C library calls otherwise.
 const OTHER_SYMBOLS: &[(&str, &str)] = &[
     ("ENOTFOUND", "EAI_NONAME"),
     ("AccessDeniedException", "EACCES"),
     ("UnknownHostException", "EAI_AGAIN"),
     ("ReadOnlyFilesystem", "EROFS"),
-    ("kind: PermissionDenied", "EACCES"),
+    ("PermissionDenied", "EACCES"),
 ];
 
 /// Where a program's own wording of a failure starts.
@@ -155,7 +136,7 @@ const WORDINGS: &[&str] = &[
     "not writeable",
     "new namespace",
     "creating new namespace",
-    "operation not supported",
+    "(from versions: none)",
     "file size limit exceeded",
 ];
 
@@ -407,7 +388,7 @@ mod tests {
     fn errnos(line: &str) -> Vec<&'static str> {
         signs(line.as_bytes())
             .filter_map(|found| match found.sign {
-                Sign::Errno(name) => Some(name),
+                Sign::Errno(name) | Sign::Symbol(name) => Some(name),
                 Sign::Wording => None,
             })
             .collect()
@@ -439,9 +420,9 @@ mod tests {
     }
 
     #[test]
-    fn numbers_name_their_errno_with_either_sign() {
-        assert_eq!(by_number(30), Some("EROFS"));
-        assert_eq!(by_number(-13), Some("EACCES"));
-        assert_eq!(by_number(7), None);
+    fn a_symbol_inside_of_another_word_is_none() {
+        assert_eq!(errnos("FileNotFoundError: x"), Vec::<&str>::new());
+        assert_eq!(errnos("getaddrinfo ENOTFOUND x"), ["EAI_NONAME"]);
+        assert_eq!(errnos("MY_EROFS_FLAG"), Vec::<&str>::new());
     }
 }
