@@ -249,6 +249,36 @@ impl Command {
         paths
     }
 
+    /// Names without a folder that may be files: the arguments, and what stands in quotes inside of
+    /// program text and has an extension.
+    pub fn relative_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for segment in &self.segments {
+            for word in segment.command().iter().skip(1) {
+                if word.contains(['\'', '"', '(']) {
+                    let pieces = word.split(['\'', '"']).filter(|piece| {
+                        piece.contains('.')
+                            && piece
+                                .chars()
+                                .all(|c| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '/'))
+                    });
+                    names.extend(
+                        pieces
+                            .filter(|piece| !piece.starts_with('/'))
+                            .map(str::to_owned),
+                    );
+                } else if !word.is_empty()
+                    && !word.starts_with(['-', '/', '$', '+'])
+                    && !word.contains(['=', ':', '*', ' ', '@'])
+                {
+                    names.push(word.clone());
+                }
+            }
+        }
+        names.truncate(64);
+        names
+    }
+
     /// Internet addresses that the text names, each with the port that goes with it, if one does.
     pub fn addresses(&self) -> Vec<(String, Option<u16>)> {
         let mut addresses = Vec::new();
@@ -389,6 +419,7 @@ fn split(
     let mut scan = Scan {
         chars: text.char_indices().peekable(),
         text,
+        documents: Vec::new(),
     };
     let mut segment = Segment {
         fresh: top,
@@ -424,6 +455,7 @@ fn split(
             }
             Token::Output => to_output = true,
             Token::Input => skip_word = true,
+            Token::Nothing => {}
             Token::Open => nesting += 1,
             Token::Close => nesting = nesting.saturating_sub(1),
             Token::Joined | Token::Ended => {
@@ -471,6 +503,8 @@ enum Token {
     Input,
     Open,
     Close,
+    /// Something that has been dealt with.
+    Nothing,
     /// `|`, `&&`, `||`, `&`.
     Joined,
     /// `;` or a line break.
@@ -480,6 +514,8 @@ enum Token {
 struct Scan<'a> {
     chars: std::iter::Peekable<std::str::CharIndices<'a>>,
     text: &'a str,
+    /// Ends of the here-documents whose bodies start behind this line.
+    documents: Vec<String>,
 }
 
 impl Scan<'_> {
@@ -496,11 +532,10 @@ impl Scan<'_> {
         let (start, first) = *self.chars.peek()?;
         match first {
             '\n' | ';' => {
-                while self
-                    .chars
-                    .next_if(|(_, c)| matches!(c, '\n' | ';'))
-                    .is_some()
-                {}
+                self.chars.next();
+                if first == '\n' {
+                    self.pass_documents();
+                }
                 Some(Token::Ended)
             }
             '|' => {
@@ -529,7 +564,7 @@ impl Scan<'_> {
             }
             '>' | '<' => {
                 self.chars.next();
-                Some(self.redirection(first))
+                Some(self.redirection(first, known))
             }
             '#' => {
                 while self.chars.next_if(|(_, c)| *c != '\n').is_some() {}
@@ -545,23 +580,49 @@ impl Scan<'_> {
                     && at == start + word.len()
                 {
                     self.chars.next();
-                    return Some(self.redirection(c));
+                    return Some(self.redirection(c, known));
                 }
                 Some(Token::Word(word))
             }
         }
     }
 
-    fn redirection(&mut self, sign: char) -> Token {
+    fn redirection(&mut self, sign: char, known: &[(String, String)]) -> Token {
+        if sign == '<' && self.eat('<') {
+            if self.eat('<') {
+                return Token::Input;
+            }
+            self.eat('-');
+            while self.eat(' ') {}
+            let end = self.word(known);
+            if self.documents.len() < 16 {
+                self.documents.push(end);
+            }
+            return Token::Nothing;
+        }
         while self
             .chars
-            .next_if(|(_, c)| *c == sign || matches!(c, '|' | '-'))
+            .next_if(|(_, c)| *c == sign || *c == '|')
             .is_some()
         {}
         if self.eat('&') || sign == '<' {
             Token::Input
         } else {
             Token::Output
+        }
+    }
+
+    /// Passes over the bodies of the here-documents: they are data.
+    fn pass_documents(&mut self) {
+        for end in std::mem::take(&mut self.documents) {
+            while let Some((start, _)) = self.chars.peek().copied() {
+                let line = self.text[start..].lines().next().unwrap_or_default();
+                let after = start + line.len();
+                while self.chars.next_if(|(at, _)| *at <= after).is_some() {}
+                if line.trim_start_matches('\t') == end {
+                    break;
+                }
+            }
         }
     }
 
@@ -762,6 +823,17 @@ mod tests {
         assert_eq!(outputs, ["/dev/null", "/home/me/out", "log"]);
         assert_eq!(command.segments()[0].words, ["echo", "hi"]);
         assert_eq!(command.segments()[2].words, ["tail", "-5"]);
+    }
+
+    #[test]
+    fn a_here_document_is_data_and_no_command() {
+        let command = command("cat > /a <<'E' && make\nrm x\nE\ntouch y");
+        let programs: Vec<_> = command
+            .segments()
+            .iter()
+            .filter_map(Segment::program)
+            .collect();
+        assert_eq!(programs, ["cat", "make", "touch"]);
     }
 
     #[test]

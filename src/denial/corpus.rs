@@ -15,9 +15,7 @@ use crate::mode::Mode;
 use crate::outcome::Ended;
 use crate::policy::{Environment, Limits, Network, Origin, Place, Policy, RefusedCalls, Require};
 
-use super::{
-    Class, Collector, Dialect, Disk, Evidence, Fact, Inputs, Kind, Permission, Target, Wish, facts,
-};
+use super::{Class, Collector, Dialect, Disk, Fact, Inputs, Kind, Permission, Target, Wish, facts};
 
 /// Why a corpus could not be scored.
 #[derive(Debug, thiserror::Error)]

@@ -148,10 +148,8 @@ impl Judge<'_> {
 
     fn fact(&self, reading: &Reading) -> Option<Fact> {
         match &reading.subject {
-            Subject::Paths(paths) if reading.warned => {
-                let _handled = paths;
-                None
-            }
+            // What a program calls a warning it got over.
+            Subject::Paths(_) | Subject::Call(_) if reading.warned => None,
             Subject::Paths(paths) => self.file(reading, paths),
             Subject::Socket(path) => self.socket(reading, path),
             Subject::Name(host) => self.name(reading, host.as_deref()),
@@ -248,12 +246,24 @@ impl Judge<'_> {
         {
             return None;
         }
-        let named =
-            self.command.written_paths().iter().rev().find_map(|path| {
-                self.one_file(reading, &self.absolute(self.inputs.cwd, path), false)
-            });
-        if named.is_some() {
-            return named;
+        let creates = reading.operation == Some("create");
+        let fits = |path: &String| {
+            let path = self.absolute(self.inputs.cwd, path);
+            match self.disk().kind(&path) {
+                Kind::Special => None,
+                Kind::Folder if creates => self.one_file(reading, &path, true),
+                _ => self.one_file(reading, &path, false),
+            }
+        };
+        let absolute = self.command.written_paths();
+        let relative = self.command.relative_names();
+        if let Some(fact) = absolute
+            .iter()
+            .rev()
+            .find_map(fits)
+            .or_else(|| relative.iter().rev().find_map(fits))
+        {
+            return Some(fact);
         }
         // Read-only mounts are what says EROFS here, whatever the path was.
         if reading.errno != Some("EROFS") || self.inputs.dialect != Dialect::Mounts {
@@ -318,6 +328,9 @@ impl Judge<'_> {
             Wish::Name => !access.write || self.holds_protected(&target),
             Wish::Write | Wish::Metadata => !access.write,
         };
+        if operation == Some("chown") && !self.keeps_the_owner() {
+            return None;
+        }
         if !forbidden || !self.errno_fits(reading.errno, &access, &target, wish) {
             return None;
         }
@@ -355,6 +368,37 @@ impl Judge<'_> {
             allowed_under,
             ..self.told(reading, class, word, Some(shown))
         })
+    }
+
+    /// Whether each `chown` of the command names the user who runs it, or no user: all else needs a
+    /// privilege that only root has.
+    fn keeps_the_owner(&self) -> bool {
+        let variable = |name: &str| {
+            self.inputs
+                .variables
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value.as_str())
+        };
+        let Some(user) = variable("USER").or_else(|| variable("LOGNAME")) else {
+            return true;
+        };
+        let named = |segment: &Segment| {
+            segment
+                .command()
+                .iter()
+                .skip(1)
+                .find(|word| !word.starts_with('-'))
+                .map(|word| word.split([':', '.']).next().unwrap_or_default().to_owned())
+        };
+        user == "root"
+            || self
+                .command
+                .segments()
+                .iter()
+                .filter(|segment| segment.program() == Some("chown"))
+                .filter_map(named)
+                .all(|owner| owner.is_empty() || owner == user || owner.starts_with('$'))
     }
 
     /// Whether the confinement gives this errno for such a refusal.
@@ -761,10 +805,8 @@ impl Judge<'_> {
                 (None, None) => return false,
             };
             let program = reading.program.as_deref().map(base_name);
-            let shell = matches!(program, Some("bash" | "sh"));
-            let before = program.is_some_and(|program| {
-                shell || earlier.iter().any(|s| s.program() == Some(program))
-            });
+            let before =
+                program.is_some_and(|program| earlier.iter().any(|s| s.program() == Some(program)));
             let after = program
                 .is_some_and(|program| deciding.iter().any(|s| s.program() == Some(program)));
             before && !after && names(earlier, &piece) && !names(deciding, &piece)
