@@ -1,0 +1,3 @@
+//! Facts about the host, read once.
+
+pub mod disk;
