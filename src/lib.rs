@@ -26,6 +26,5 @@ pub mod output;
 
 pub mod executor;
 
-pub mod try_cell;
 
 pub use cell::cell_main;

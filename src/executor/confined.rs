@@ -15,8 +15,10 @@ use async_trait::async_trait;
 use nix::errno::Errno;
 use tempfile::TempDir;
 
-use crate::cell::{Cell, Control, Failure, FailureKind, Incoming, Launch, Report, SetUp, Spill};
-use crate::denial::{self, Collector, Event};
+use crate::cell::{
+    Cell, Control, Failure, FailureKind, Incoming, Launch, Report, SetUp, Spill, can_be_a_cell,
+};
+use crate::denial::{self, Collector, Dialect, Event};
 use crate::environment::Rules;
 use crate::executor::command;
 use crate::executor::direct::Direct;
@@ -29,8 +31,9 @@ use crate::host::facts::{Availability, HostFacts};
 use crate::mode::{Mode, ModeSource};
 use crate::outcome::{Ended, NeverRan, NeverRanCode, errno_name};
 use crate::output::{SpillDir, lock};
-use crate::plan::{Enforcement, Identities, Identity, Level, Plan, PlanError, Planned, plan};
-use crate::policy::{Network, Policy, PolicyRequest, Require};
+use crate::plan::{Enforcement, Identities, Identity, Level, PlanError, Planned, plan};
+use crate::policy::build::PolicyRequest;
+use crate::policy::{Network, Policy, Require};
 use crate::request::{ExecRequest, ExecSpec};
 
 /// What a confined executor is made from.
@@ -297,6 +300,7 @@ impl InCells {
                 control,
                 end: None,
                 policy: prepared.policy,
+                view: prepared.planned.plan.view.is_some(),
                 enforcement: Enforcement {
                     level: prepared.planned.enforcement.level,
                     missing,
@@ -319,13 +323,15 @@ impl InCells {
         let argv = command::argv(&spec.command, SCRIPT_AT);
         let env = self.environment(spec, prepared);
         let program = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
-        let words = |words: &[OsString]| words.iter().map(|word| c_string(word)).collect();
+        let words = |words: &[OsString]| -> Result<Vec<CString>, NeverRan> {
+            words.iter().map(|word| c_string(word)).collect()
+        };
         Ok(Launch {
             candidates: command::candidates(program, &env, &spec.workdir)
                 .iter()
                 .map(|path| c_string(path.as_os_str()))
                 .collect::<Result<_, _>>()?,
-            argv: words(&argv).and_then(|argv: Vec<CString>| Ok(argv))?,
+            argv: words(&argv)?,
             env: env
                 .iter()
                 .map(|(name, value)| {
@@ -399,7 +405,11 @@ impl InCells {
             .iter()
             .map(|place| place.path.as_path())
             .collect();
-        let binary = binary::find(self.confinement.binary.as_deref(), &writable)?;
+        let binary = binary::find(
+            self.confinement.binary.as_deref(),
+            can_be_a_cell(),
+            &writable,
+        )?;
         let facts = lock(&self.facts).clone();
         let setup = SetUp {
             namespaces: prepared.planned.plan.view.is_some(),
@@ -592,6 +602,8 @@ struct InCell {
     control: Control,
     end: Option<End>,
     policy: Policy,
+    /// Whether it has a view of its own, or Landlock alone.
+    view: bool,
     enforcement: Enforcement,
     witness: Arc<Witness>,
 }
@@ -664,14 +676,22 @@ impl Running for InCell {
     ) -> SandboxReport {
         let collected = |collector: &Mutex<Collector>| std::mem::take(&mut *lock(collector)).finish();
         let (stdout, stderr) = (collected(&self.witness.stdout), collected(&self.witness.stderr));
+        let variables: Vec<(String, String)> = spec
+            .env
+            .iter()
+            .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value.to_str()?.to_owned())))
+            .collect();
         let denials = denial::facts(&denial::Inputs {
-            ended: &ended,
+            ended,
             command: &spec.command.text(),
             cwd: &spec.workdir,
+            variables: &variables,
             stdout: &stdout,
             stderr: &stderr,
             events: self.end.as_ref().map_or(&[], |end| &end.events),
             policy: &self.policy,
+            wider: None,
+            dialect: if self.view { Dialect::Mounts } else { Dialect::Landlock },
             disk: &HostDisk::default(),
         });
         SandboxReport {
@@ -682,6 +702,3 @@ impl Running for InCell {
         }
     }
 }
-
-#[allow(unused)]
-fn _keep(_: &Plan) {}

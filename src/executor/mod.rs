@@ -18,12 +18,14 @@ pub use crate::plan::Level;
 use crate::request::{ExecRequest, ExecSpec, Owner};
 
 pub(crate) mod command;
+mod confined;
 pub(crate) mod direct;
 pub(crate) mod supervise;
 pub(crate) mod supervised;
 pub(crate) mod tasks;
 mod unconfined;
 
+pub use confined::{Confined, Confinement};
 pub use supervised::Settings;
 pub use unconfined::Unconfined;
 

@@ -4,6 +4,7 @@
 //! workspace is as harmless as a missing one.
 
 pub mod binary;
+pub mod disk;
 pub mod facts;
 pub mod git;
 pub mod home;
