@@ -73,7 +73,7 @@ fn spawn(spec: &ExecSpec) -> Result<Launched, NeverRan> {
     crate::sys::child::detach(&mut child, script.as_ref().map(|_| script_fd));
     let mut child = child
         .spawn()
-        .map_err(|error| command::failed(name, command::os_error(&error)))?;
+        .map_err(|error| command::failed_to_run(name, command::os_error(&error)))?;
     let output = child.stdout.take().zip(child.stderr.take());
     let child = Child::adopt(child)?;
     // Both were asked for above, so both are there.

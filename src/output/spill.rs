@@ -154,6 +154,18 @@ impl Writer {
         })
     }
 
+    /// A writer on a device that has no space left.
+    #[cfg(test)]
+    pub(super) fn full(path: PathBuf, dir: Arc<SpillDir>) -> Writer {
+        Writer {
+            file: OpenOptions::new().write(true).open("/dev/full").unwrap(),
+            path,
+            written: 0,
+            caps: SpillCaps::default(),
+            dir,
+        }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

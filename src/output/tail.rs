@@ -36,6 +36,11 @@ impl Tail {
         self.total.saturating_add(more as u64) > self.cap as u64
     }
 
+    /// Bytes in memory.
+    pub(super) fn held(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// What is in memory.
     pub(super) fn bytes(&mut self) -> &[u8] {
         self.bytes.make_contiguous()
