@@ -1,5 +1,7 @@
 //! Cofferdam runs shell commands that nobody has reviewed.
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod denial;
 pub mod executor;
 pub mod host;

@@ -1,0 +1,8 @@
+//! The program's commands.
+//!
+//! Rule: a command's `Args` is what was typed; its `run` prints to standard output and returns the exit
+//! status.
+
+pub mod explain;
+pub mod profile;
+mod select;
