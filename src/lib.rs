@@ -1,6 +1,6 @@
 //! Cofferdam runs shell commands that nobody has reviewed.
 
-// In the order in which a call passes through them; a module imports only from those above it.
+// In the order of a call; a module imports only from those above it.
 
 pub mod mode;
 
@@ -16,15 +16,17 @@ pub mod request;
 
 pub mod environment;
 
-pub mod denial;
-
 pub mod plan;
-
-mod cell;
 
 pub mod output;
 
+pub mod denial;
+
+mod cell;
+
 pub mod executor;
 
+#[cfg(feature = "cli")]
+pub mod cli;
 
 pub use cell::cell_main;

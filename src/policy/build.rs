@@ -8,9 +8,8 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use super::profile::{self, Profile, Setting, Settings, WORKSPACE_FILE};
+use super::profile::{self, Setting, Settings, WORKSPACE_FILE};
 use super::{Environment, Network, Origin, Place, Policy, Require};
 use crate::host::git::{self, DotGit};
 use crate::host::{home, paths};
@@ -62,99 +61,120 @@ impl<'a> PolicyRequest<'a> {
     }
 }
 
+/// A policy with what it was made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// What a command may touch.
+    pub policy: Policy,
+    /// The profiles' lines behind it.
+    pub settings: Settings,
+    /// For the person who started the command, a sentence each.
+    pub warnings: Vec<String>,
+}
+
 impl Policy {
     /// Resolves a policy, with warnings for the person who started the command.
     ///
     /// # Errors
-    /// `InvalidArgs` for a workspace or a root that is missing, a system folder or reached through a link
-    /// that a command could have made; `InvalidProfile` for anything wrong in a profile.
+    /// As [`build`].
     pub fn build(request: &PolicyRequest<'_>) -> Result<(Policy, Vec<String>), NeverRan> {
-        let mut warnings = Vec::new();
-        let user_files = user_files(request)?;
-        let user = user_files
-            .iter()
-            .map(|file| profile::load(file))
-            .collect::<Result<Vec<_>, _>>()?;
-        let workspace = workspace(request)?;
-        let settings = settings(request, &user, &workspace.path, &mut warnings)?;
-        if !request.mode.is_confined() {
-            return Ok((unconfined(request, workspace.path, &settings), warnings));
-        }
-        let mut builder = Builder {
-            homes: homes(request),
-            workspace: workspace.path.clone(),
-            roots: Vec::new(),
-            protected: Vec::new(),
-            absent: Vec::new(),
-            links: Vec::new(),
-            pinned: Vec::new(),
-            hidden: Vec::new(),
-            warnings,
-        };
-        if request.mode == Mode::WorkspaceWrite {
-            builder.add_roots(request, workspace, &settings)?;
-            builder.refuse_profiles_behind_links(&user_files)?;
-            builder.grant_git_directories();
-            builder.protect_names(&settings)?;
-            builder.protect_git(request);
-            for file in &user_files {
-                builder.protect(file, &Origin::Argument);
-            }
-            builder.pin();
-        }
-        builder.hide(request, &settings)?;
-        let visible = builder.visible(&settings)?;
-        let policy = Policy {
-            mode: request.mode,
-            workspace: builder.workspace,
-            home: request.home.clone(),
-            writable: sorted(builder.roots),
-            protected: sorted(builder.protected),
-            protected_absent: sorted(builder.absent),
-            pinned: sorted(builder.pinned),
-            protected_links: sorted(builder.links),
-            hidden: sorted(builder.hidden),
-            visible: sorted(visible),
-            scratch: SCRATCH.map(PathBuf::from).to_vec(),
-            network: settings.network.value,
-            refused_calls: settings
-                .refuse
-                .iter()
-                .map(|group| group.value.clone())
-                .collect(),
-            limits: settings.limit_values(),
-            environment: environment(&settings),
-            require: settings.require.value,
-        };
-        Ok((policy, builder.warnings))
+        build(request).map(|built| (built.policy, built.warnings))
     }
+}
+
+/// Resolves a policy and keeps the settings that it was made from.
+///
+/// # Errors
+/// `InvalidArgs` for a workspace or a root that is missing, a system folder or reached through a link
+/// that a command could have made; `InvalidProfile` for anything wrong in a profile.
+pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
+    let mut warnings = Vec::new();
+    let user_files = user_files(request)?;
+    let workspace = workspace(request)?;
+    let settings = settings(request, &user_files, &workspace.path, &mut warnings)?;
+    if !request.mode.is_confined() {
+        return Ok(Built {
+            policy: unconfined(request, workspace.path, &settings),
+            settings,
+            warnings,
+        });
+    }
+    let mut builder = Builder {
+        homes: homes(request),
+        workspace: workspace.path.clone(),
+        roots: Vec::new(),
+        protected: Vec::new(),
+        absent: Vec::new(),
+        links: Vec::new(),
+        pinned: Vec::new(),
+        hidden: Vec::new(),
+        warnings,
+    };
+    if request.mode == Mode::WorkspaceWrite {
+        builder.add_roots(request, workspace, &settings)?;
+        builder.refuse_profiles_behind_links(&user_files)?;
+        builder.grant_git_directories();
+        builder.protect_names(&settings)?;
+        builder.protect_git(request);
+        for file in &user_files {
+            builder.protect(file, &Origin::Argument);
+        }
+        builder.pin();
+    }
+    builder.hide(request, &settings)?;
+    let visible = builder.visible(&settings)?;
+    let policy = Policy {
+        mode: request.mode,
+        workspace: builder.workspace,
+        home: request.home.clone(),
+        writable: sorted(builder.roots),
+        protected: sorted(builder.protected),
+        protected_absent: sorted(builder.absent),
+        pinned: sorted(builder.pinned),
+        protected_links: sorted(builder.links),
+        hidden: sorted(builder.hidden),
+        visible: sorted(visible),
+        scratch: SCRATCH.map(PathBuf::from).to_vec(),
+        network: settings.network.value,
+        refused_calls: settings
+            .refuse
+            .iter()
+            .map(|group| group.value.clone())
+            .collect(),
+        limits: settings.limit_values(),
+        environment: environment(&settings),
+        require: settings.require.value,
+    };
+    Ok(Built {
+        policy,
+        settings,
+        warnings: builder.warnings,
+    })
 }
 
 /// What the layers say together for this request: built in, the user's, the caller's arguments, and last
 /// the workspace's own file, which may only tighten.
-///
-/// # Errors
-/// `InvalidProfile` for anything wrong in a profile.
-pub fn settings(
+fn settings(
     request: &PolicyRequest<'_>,
-    user: &[Arc<Profile>],
+    user_files: &[PathBuf],
     workspace: &Path,
     warnings: &mut Vec<String>,
 ) -> Result<Settings, NeverRan> {
+    let user = user_files
+        .iter()
+        .map(|file| profile::load(file))
+        .collect::<Result<Vec<_>, _>>()?;
     let own_file = workspace.join(WORKSPACE_FILE);
     let own = match fs::symlink_metadata(&own_file) {
-        Ok(_) if request.mode.is_confined() => Some(profile::load(&own_file)?),
-        _ => None,
+        Err(error) if paths::is_missing(&error) => None,
+        _ if !request.mode.is_confined() => None,
+        _ => Some(profile::load(&own_file)?),
     };
-    let settings = profile::settle(
-        request.mode,
-        user,
-        profile::Arguments {
-            network: request.network,
-            require: request.require,
-        },
-        own.as_deref(),
-    )?;
+    let arguments = profile::Arguments {
+        network: request.network,
+        require: request.require,
+    };
+    let settings = profile::settle(request.mode, &user, arguments, own.as_deref())?;
     if !settings.ignored.is_empty() {
         warnings.push(format!(
             "ignored loosening settings from the workspace: {}",
@@ -172,10 +192,7 @@ pub fn settings(
 
 /// The user's profiles that apply, weakest first: the standing one of the mode, when there is one, and
 /// the one of the user's choice.
-///
-/// # Errors
-/// The standing profile can't be looked up.
-pub fn user_files(request: &PolicyRequest<'_>) -> Result<Vec<PathBuf>, NeverRan> {
+fn user_files(request: &PolicyRequest<'_>) -> Result<Vec<PathBuf>, NeverRan> {
     let standing = request
         .config_dir
         .as_ref()

@@ -315,7 +315,7 @@ struct RawLimits {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected a number, a text like \"4 GiB\", or \"unlimited\""
+    expecting = "invalid type, expected a number, a text like \"4 GiB\", or \"unlimited\""
 )]
 enum RawAmount {
     Number(i64),
@@ -699,3 +699,6 @@ fn same_name(one: &str, other: &str) -> bool {
 fn refused(message: String, remedy: impl Into<String>) -> NeverRan {
     NeverRan::refused(NeverRanCode::InvalidProfile, message, remedy)
 }
+
+#[cfg(test)]
+mod tests;
