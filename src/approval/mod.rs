@@ -1,0 +1,3 @@
+//! Placeholder until the gate is merged.
+pub mod queue;
+pub mod terminal;

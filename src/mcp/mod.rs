@@ -1,0 +1,5 @@
+//! The MCP server.
+
+pub mod codex;
+pub mod lines;
+pub mod progress;
