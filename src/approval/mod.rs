@@ -1,3 +1,0 @@
-//! Placeholder until the gate is merged.
-pub mod queue;
-pub mod terminal;
