@@ -1,8 +1,16 @@
 //! Cofferdam runs shell commands that nobody has reviewed.
 
-pub mod denial;
-pub mod executor;
 pub mod mode;
 pub mod outcome;
-pub mod policy;
 pub mod request;
+pub mod session;
+
+pub mod environment;
+
+pub mod policy;
+
+pub mod denial;
+
+pub mod executor;
+
+pub mod approval;
