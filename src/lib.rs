@@ -1,11 +1,22 @@
 //! Cofferdam runs shell commands that nobody has reviewed.
 
-pub mod approval;
-pub mod denial;
-pub mod executor;
-#[cfg(feature = "mcp")]
-pub mod mcp;
 pub mod mode;
 pub mod outcome;
-pub mod policy;
 pub mod request;
+pub mod session;
+
+pub mod environment;
+
+pub mod policy;
+
+pub mod denial;
+
+pub mod executor;
+
+pub mod approval;
+
+#[cfg(feature = "mcp")]
+pub mod mcp;
+
+#[cfg(feature = "cli")]
+pub mod cli;

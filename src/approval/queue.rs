@@ -15,11 +15,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
+
+use super::{Answer, Answerer, Question};
+use crate::mode::Mode;
+use crate::session::Home;
 
 /// How long a question waits before it counts as cancelled.
 pub const PATIENCE: Duration = Duration::from_secs(600);
@@ -51,16 +56,18 @@ pub struct Waiting {
     pub session: String,
     /// The exact command.
     pub command: String,
-    /// Where it would start.
-    pub workdir: PathBuf,
-    /// The mode of the session.
-    pub from: String,
+    /// Where it would start; broken bytes are replaced.
+    pub workdir: String,
+    /// The mode that holds without a grant.
+    pub from: Mode,
     /// The mode that is asked for.
-    pub to: String,
+    pub to: Mode,
     /// Why, in the model's words.
     pub justification: String,
     /// What the wider mode adds.
     pub adds: String,
+    /// The whole question as text for a terminal.
+    pub text: String,
     /// When it was asked, in seconds since 1970.
     pub asked_at: u64,
 }
@@ -89,9 +96,9 @@ pub struct Answered {
 /// A queue that can't be opened or reached.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// No place for the socket: neither variable is set.
-    #[error("no folder for the approval socket; set XDG_RUNTIME_DIR, DSH_HOME or HOME to an absolute path")]
-    NoFolder,
+    /// No place for the socket.
+    #[error("no folder for the approval socket: {0}")]
+    NoFolder(#[from] crate::session::HomeError),
     /// The folder is somebody else's, or others may enter it.
     #[error("{0} isn't a private folder of this user; remove it or set its mode to 0700")]
     NotPrivate(PathBuf),
@@ -127,23 +134,93 @@ impl QueueError {
     }
 }
 
-/// The folder of the sockets: `cofferdam` below `$XDG_RUNTIME_DIR`, else `run` below `$DSH_HOME`, which is
-/// `~/.dsh` when it isn't set. It must be hidden from every confined command.
+/// The folder of the sockets: `cofferdam` below `$XDG_RUNTIME_DIR`, else `run` below the home of the
+/// sessions. It must be hidden from every confined command.
 ///
 /// # Errors
-/// None of the variables holds an absolute path.
+/// There is no `$XDG_RUNTIME_DIR` and no home either.
 pub fn run_dir() -> Result<PathBuf, QueueError> {
-    let absolute = |name| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
-    absolute("XDG_RUNTIME_DIR")
-        .filter(|path| path.is_dir())
-        .map(|path| path.join("cofferdam"))
-        .or_else(|| absolute("DSH_HOME").map(|path| path.join("run")))
-        .or_else(|| absolute("HOME").map(|path| path.join(".dsh/run")))
-        .ok_or(QueueError::NoFolder)
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute() && path.is_dir());
+    match runtime {
+        Some(path) => Ok(path.join("cofferdam")),
+        None => Ok(Home::find(None)?.path().join("run")),
+    }
+}
+
+/// The answerer over a [`Queue`].
+pub struct Queued {
+    queue: Arc<Queue>,
+    announce: Box<dyn Fn(&Waiting) + Send + Sync>,
+}
+
+impl Queued {
+    /// `announce` is called with each question as it waits, so that somebody may come to know of it.
+    pub fn new(queue: Arc<Queue>, announce: impl Fn(&Waiting) + Send + Sync + 'static) -> Queued {
+        Queued {
+            queue,
+            announce: Box::new(announce),
+        }
+    }
+}
+
+#[async_trait]
+impl Answerer for Queued {
+    async fn ask(&self, question: &Question) -> Answer {
+        let waiting = Waiting::from(question);
+        match self.queue.ask(waiting, &self.announce).await {
+            Ok(Some(answered)) => {
+                let by = answered.by();
+                match answered.verdict {
+                    Verdict::Approve => Answer::AllowedOnce { by },
+                    Verdict::Reject => Answer::Rejected { by },
+                }
+            }
+            Ok(None) => Answer::Cancelled {
+                by: "nobody, in time".to_owned(),
+            },
+            Err(error) => {
+                tracing::warn!(%error, "the approval queue can't be used");
+                Answer::Unavailable
+            }
+        }
+    }
+}
+
+impl From<&Question> for Waiting {
+    /// The id and the time are the queue's to set.
+    fn from(question: &Question) -> Waiting {
+        Waiting {
+            id: String::new(),
+            server: 0,
+            session: question.session.clone(),
+            command: question.command.clone(),
+            workdir: question.workdir.to_string_lossy().into_owned(),
+            from: question.from,
+            to: question.to,
+            justification: question.justification.clone(),
+            adds: question.adds.clone(),
+            text: question.text(),
+            asked_at: 0,
+        }
+    }
+}
+
+impl Answered {
+    /// Who answered, for the audit: `root (uid 0) by cofferdam approve, pid 4242`.
+    pub fn by(&self) -> String {
+        let verb = match self.verdict {
+            Verdict::Approve => "approve",
+            Verdict::Reject => "reject",
+        };
+        let pid = self.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+        let user = nix::unistd::User::from_uid(self.uid.into())
+            .ok()
+            .flatten()
+            .map_or_else(|| "?".to_owned(), |user| user.name);
+        format!("{user} (uid {}) by cofferdam {verb}, pid {pid}", self.uid)
+    }
 }
 
 /// A server's side: the questions that wait, and the socket that answers come in by. The socket exists
@@ -532,4 +609,138 @@ fn random_id() -> io::Result<String> {
 
 fn lock(questions: &Mutex<Questions>) -> std::sync::MutexGuard<'_, Questions> {
     questions.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(command: &str) -> Waiting {
+        Waiting {
+            id: String::new(),
+            server: 0,
+            session: "s".into(),
+            command: command.into(),
+            workdir: "/w".into(),
+            from: Mode::ReadOnly,
+            to: Mode::WorkspaceWrite,
+            justification: "because".into(),
+            adds: "writing".into(),
+            text: "Run it?".into(),
+            asked_at: 0,
+        }
+    }
+
+    /// Asks and gives `act` the id of the waiting question; returns what both got.
+    async fn ask_and<T>(
+        queue: &Queue,
+        act: impl AsyncFnOnce(String) -> T,
+    ) -> (Option<Answered>, T) {
+        let (sender, receiver) = oneshot::channel();
+        let asking = queue.ask(question("rm -rf build"), |waiting| {
+            sender.send(waiting.id.clone()).unwrap();
+        });
+        let acting = async { act(receiver.await.unwrap()).await };
+        let (answered, acted) = tokio::join!(asking, acting);
+        (answered.unwrap(), acted)
+    }
+
+    #[tokio::test]
+    async fn a_question_waits_in_the_list_until_it_is_answered_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        let queue = Queue::new(run.clone(), PATIENCE);
+        for verdict in [Verdict::Approve, Verdict::Reject] {
+            let (answered, ()) = ask_and(&queue, async |id| {
+                let listed = list(&run).await.unwrap();
+                assert_eq!(listed.len(), 1);
+                assert_eq!((&listed[0].id, listed[0].command.as_str()), (&id, "rm -rf build"));
+                assert_eq!(listed[0].server, std::process::id());
+                answer(&run, &id, verdict).await.unwrap();
+                let again = answer(&run, &id, verdict).await.unwrap_err();
+                assert_eq!(
+                    again.to_string(),
+                    format!("nothing waits under \"{id}\"; `cofferdam approvals` lists what does")
+                );
+            })
+            .await;
+            let answered = answered.unwrap();
+            assert_eq!(answered.verdict, verdict);
+            assert_eq!(answered.uid, nix::unistd::getuid().as_raw());
+            assert_eq!(list(&run).await.unwrap(), []);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_question_that_nobody_answers_in_time_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let queue = Queue::new(dir.path().join("run"), Duration::from_millis(50));
+        let answered = queue.ask(question("true"), |_| {}).await.unwrap();
+        assert_eq!(answered, None);
+        assert_eq!(list(&dir.path().join("run")).await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn a_child_of_the_asking_process_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        let queue = Queue::new(run.clone(), PATIENCE);
+        let (answered, reply) = ask_and(&queue, async |id| {
+            let socket = sockets(&run).unwrap().remove(0);
+            let script = format!(
+                "use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => '{}'); \
+                 print $s '{{\"answer\":{{\"id\":\"{id}\",\"verdict\":\"approve\"}}}}', \"\\n\"; print <$s>;",
+                socket.display()
+            );
+            let child = tokio::process::Command::new("perl").args(["-e", &script]).output().await.unwrap();
+            answer(&run, &id, Verdict::Reject).await.unwrap();
+            String::from_utf8(child.stdout).unwrap()
+        })
+        .await;
+        assert_eq!(
+            reply,
+            "{\"refused\":\"a command of the asking server can't answer\"}\n"
+        );
+        assert_eq!(answered.unwrap().verdict, Verdict::Reject);
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_others_may_enter_is_refused_and_a_private_one_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        std::fs::create_dir(&run).unwrap();
+        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let refused = Queue::new(run.clone(), PATIENCE).listen().await.unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "{} isn't a private folder of this user; remove it or set its mode to 0700",
+                run.display()
+            )
+        );
+        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let queue = Queue::new(run.clone(), PATIENCE);
+        queue.listen().await.unwrap();
+        assert_eq!(sockets(&run).unwrap().len(), 1);
+        drop(queue);
+        assert_eq!(sockets(&run).unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_no_request_are_refused_and_the_queue_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        let queue = Queue::new(run.clone(), PATIENCE);
+        queue.listen().await.unwrap();
+        let socket = sockets(&run).unwrap().remove(0);
+        let mut stream = UnixStream::connect(&socket).await.unwrap();
+        stream.write_all(b"approve everything\n").await.unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.unwrap();
+        assert_eq!(
+            reply,
+            "{\"refused\":\"a request can't be read: expected value at line 1 column 1\"}\n"
+        );
+        assert_eq!(list(&run).await.unwrap(), []);
+    }
 }

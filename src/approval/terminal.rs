@@ -10,8 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{FlushArg, tcflush};
+
+use super::{Answer, Answerer, Question};
 
 /// How long the terminal waits for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(600);
@@ -21,6 +24,25 @@ const MAX_LINE: usize = 1024;
 
 /// How often a question that nobody needs any more is looked for.
 const GLANCE_MS: u16 = 200;
+
+/// The answerer at `/dev/tty`.
+pub struct Terminal {
+    /// How long a question waits, as in [`PATIENCE`].
+    pub patience: Duration,
+}
+
+#[async_trait]
+impl Answerer for Terminal {
+    async fn ask(&self, question: &Question) -> Answer {
+        let by = "the person at the terminal".to_owned();
+        match ask(question.text(), self.patience).await {
+            Some(Typed::Allow) => Answer::AllowedOnce { by },
+            Some(Typed::Reject) => Answer::Rejected { by },
+            Some(Typed::Nothing) => Answer::Cancelled { by },
+            None => Answer::Unavailable,
+        }
+    }
+}
 
 /// What came from the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,3 @@
+//! The environment of a command.
+
+pub mod managed;
