@@ -1,1 +1,5 @@
 //! The command line.
+
+pub mod approvals;
+#[cfg(feature = "mcp")]
+pub mod mcp;
