@@ -14,3 +14,5 @@ pub mod denial;
 pub mod executor;
 
 pub mod approval;
+
+pub mod tools;
