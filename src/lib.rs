@@ -15,6 +15,8 @@ pub mod executor;
 
 pub mod approval;
 
+pub mod tools;
+
 #[cfg(feature = "mcp")]
 pub mod mcp;
 

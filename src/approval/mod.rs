@@ -81,10 +81,14 @@ impl Answerer for Chain {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The executor doesn't confine.
-    #[error("sandbox_permissions is not available in this composition (no sandboxing executor to escalate)")]
+    #[error(
+        "sandbox_permissions is not available in this composition (no sandboxing executor to escalate)"
+    )]
     NotConfining,
     /// The mode asked for is no wider. Nobody was asked.
-    #[error("sandbox escalation to \"{to}\" is not strictly wider than this call's current \"{from}\" mode")]
+    #[error(
+        "sandbox escalation to \"{to}\" is not strictly wider than this call's current \"{from}\" mode"
+    )]
     NotWider {
         /// The effective mode.
         from: Mode,
@@ -92,7 +96,9 @@ pub enum Refusal {
         to: Mode,
     },
     /// The client limits its calls to a narrower mode. Nobody was asked.
-    #[error("sandbox escalation to \"{to}\" is wider than \"{ceiling}\", the widest mode that the client allows")]
+    #[error(
+        "sandbox escalation to \"{to}\" is wider than \"{ceiling}\", the widest mode that the client allows"
+    )]
     AboveCeiling {
         /// The mode asked for.
         to: Mode,
@@ -100,13 +106,17 @@ pub enum Refusal {
         ceiling: Mode,
     },
     /// There is no approval service.
-    #[error("sandbox escalation to \"{to}\" requires approval, but no approval service is composed")]
+    #[error(
+        "sandbox escalation to \"{to}\" requires approval, but no approval service is composed"
+    )]
     NoService {
         /// The mode asked for.
         to: Mode,
     },
     /// The call belongs to no session.
-    #[error("sandbox escalation to \"{to}\" requires approval, but the call has no agent to route it through")]
+    #[error(
+        "sandbox escalation to \"{to}\" requires approval, but the call has no agent to route it through"
+    )]
     NoSession {
         /// The mode asked for.
         to: Mode,
@@ -124,7 +134,9 @@ pub enum Refusal {
         to: Mode,
     },
     /// Nobody can answer.
-    #[error("sandbox escalation to \"{to}\" requires approval, but no approval channel is available")]
+    #[error(
+        "sandbox escalation to \"{to}\" requires approval, but no approval channel is available"
+    )]
     Unavailable {
         /// The mode asked for.
         to: Mode,

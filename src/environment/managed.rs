@@ -49,7 +49,9 @@ pub enum ManagedError {
     #[error("a contributor \"{0}\" is registered already; drop it first or choose another name")]
     DuplicateName(String),
     /// The key can't be managed.
-    #[error("contributor \"{owner}\" declares \"{key}\", which is no managed name; use DSH_ and then A-Z, 0-9 or _")]
+    #[error(
+        "contributor \"{owner}\" declares \"{key}\", which is no managed name; use DSH_ and then A-Z, 0-9 or _"
+    )]
     BadKey {
         /// The contributor.
         owner: String,
@@ -75,7 +77,9 @@ pub enum ManagedError {
         other: String,
     },
     /// A resolver returned what it hadn't declared.
-    #[error("contributor \"{owner}\" returned {key} without having declared it; declare it at registration")]
+    #[error(
+        "contributor \"{owner}\" returned {key} without having declared it; declare it at registration"
+    )]
     Undeclared {
         /// The contributor.
         owner: String,

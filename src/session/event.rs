@@ -479,7 +479,9 @@ mod path {
             path.as_deref().map(Spelled::of).serialize(serializer)
         }
 
-        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+        pub fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<Option<PathBuf>, D::Error> {
             Ok(Option::<Spelled>::deserialize(from)?.map(Spelled::path))
         }
     }

@@ -24,7 +24,9 @@ pub enum HomeError {
     #[error("the folder for sessions, {0:?}, isn't UTF-8; set DSH_HOME to one that is")]
     NotUtf8(PathBuf),
     /// A relative path and no current directory to take it from.
-    #[error("the folder for sessions, {0:?}, is relative and the current directory is gone; set DSH_HOME to an absolute path")]
+    #[error(
+        "the folder for sessions, {0:?}, is relative and the current directory is gone; set DSH_HOME to an absolute path"
+    )]
     Relative(PathBuf),
 }
 
@@ -49,7 +51,8 @@ impl Home {
         user_home: Option<OsString>,
         current: Option<&Path>,
     ) -> Result<Home, HomeError> {
-        let filled = |word: Option<OsString>| word.filter(|word| !word.is_empty()).map(PathBuf::from);
+        let filled =
+            |word: Option<OsString>| word.filter(|word| !word.is_empty()).map(PathBuf::from);
         let path = configured
             .map(Path::to_owned)
             .or_else(|| filled(dsh_home))
@@ -119,7 +122,9 @@ impl Home {
             .mode(0o700)
             .create(&dir)
             .map_err(file_error("create", &dir))?;
-        let mode = fs::metadata(&dir).map_err(file_error("look at", &dir))?.mode();
+        let mode = fs::metadata(&dir)
+            .map_err(file_error("look at", &dir))?
+            .mode();
         if mode & 0o077 != 0 {
             fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))
                 .map_err(file_error("close to others", &dir))?;
@@ -132,7 +137,11 @@ impl Home {
 mod tests {
     use super::*;
 
-    fn choose(configured: Option<&str>, dsh: Option<&str>, user: Option<&str>) -> Result<Home, HomeError> {
+    fn choose(
+        configured: Option<&str>,
+        dsh: Option<&str>,
+        user: Option<&str>,
+    ) -> Result<Home, HomeError> {
         Home::choose(
             configured.map(Path::new),
             dsh.map(OsString::from),
@@ -144,10 +153,19 @@ mod tests {
     #[test]
     fn the_home_is_the_configured_one_else_the_environments_else_below_the_users() {
         let path = |home: Result<Home, HomeError>| home.unwrap().path().to_owned();
-        assert_eq!(path(choose(Some("/a"), Some("/b"), Some("/c"))), Path::new("/a"));
+        assert_eq!(
+            path(choose(Some("/a"), Some("/b"), Some("/c"))),
+            Path::new("/a")
+        );
         assert_eq!(path(choose(None, Some("/b"), Some("/c"))), Path::new("/b"));
-        assert_eq!(path(choose(None, Some(""), Some("/c"))), Path::new("/c/.dsh"));
-        assert_eq!(path(choose(None, Some("rel"), None)), Path::new("/here/rel"));
+        assert_eq!(
+            path(choose(None, Some(""), Some("/c"))),
+            Path::new("/c/.dsh")
+        );
+        assert_eq!(
+            path(choose(None, Some("rel"), None)),
+            Path::new("/here/rel")
+        );
         assert_eq!(choose(None, None, None), Err(HomeError::Missing));
     }
 }

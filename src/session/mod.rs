@@ -32,10 +32,14 @@ const MAX_MEMORY_EVENTS: usize = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The word can't be a session's id.
-    #[error("\"{0}\" is no session id: use 32 hexadecimal digits as `cofferdam session list` prints them")]
+    #[error(
+        "\"{0}\" is no session id: use 32 hexadecimal digits as `cofferdam session list` prints them"
+    )]
     BadId(String),
     /// No log has this id.
-    #[error("no session \"{id}\" below {dir}; `cofferdam session list` prints those that are there")]
+    #[error(
+        "no session \"{id}\" below {dir}; `cofferdam session list` prints those that are there"
+    )]
     Unknown {
         /// The id.
         id: String,
@@ -43,7 +47,9 @@ pub enum SessionError {
         dir: PathBuf,
     },
     /// The log has no first event that says where the session works.
-    #[error("the log {path} doesn't begin with a readable session/start event; start a new session")]
+    #[error(
+        "the log {path} doesn't begin with a readable session/start event; start a new session"
+    )]
     NoStart {
         /// The log's file.
         path: PathBuf,
@@ -130,7 +136,13 @@ impl Session {
         log.read_new(&mut |read| {
             if let Read::Event(event) = read {
                 folded.apply(&event);
-                if let (None, What::Start { cwd, default_mode, .. }) = (&start, &event.what) {
+                if let (
+                    None,
+                    What::Start {
+                        cwd, default_mode, ..
+                    },
+                ) = (&start, &event.what)
+                {
                     start = Some((cwd.clone(), *default_mode));
                 }
             }

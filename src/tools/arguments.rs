@@ -84,9 +84,11 @@ impl Kind {
         };
         match schema {
             Value::Object(map) => map,
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                Map::new()
-            }
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => Map::new(),
         }
     }
 
@@ -138,11 +140,9 @@ pub fn violations(params: &[Param], arguments: &Value) -> Vec<String> {
     let mut found = Vec::new();
     match arguments {
         Value::Object(map) => check_object(params, map, "", &mut found),
-        Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::String(_)
-        | Value::Array(_) => found.push("expected an object".to_owned()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            found.push("expected an object".to_owned())
+        }
     }
     found
 }
@@ -200,7 +200,11 @@ mod tests {
                 "Nested.",
             ),
             Param::optional("any", Kind::Array(None), "Anything."),
-            Param::optional("list", Kind::Array(Some(Box::new(Kind::Number))), "Numbers."),
+            Param::optional(
+                "list",
+                Kind::Array(Some(Box::new(Kind::Number))),
+                "Numbers.",
+            ),
         ]
     }
 
