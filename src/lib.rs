@@ -1,5 +1,7 @@
 //! Cofferdam runs shell commands that nobody has reviewed.
 
+mod sys;
+
 pub mod mode;
 pub mod outcome;
 pub mod request;
@@ -8,6 +10,8 @@ pub mod session;
 pub mod environment;
 
 pub mod policy;
+
+pub mod output;
 
 pub mod denial;
 

@@ -53,6 +53,8 @@ pub enum NeverRanCode {
     SpawnFailed,
     /// The executor is shutting down.
     ShutDown,
+    /// The caller gave up before it started.
+    Aborted,
 }
 
 /// A command that never ran: what was refused, at which step, with which errno, and what to do.

@@ -13,12 +13,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::approval::queue;
-use crate::executor::Executor;
+use crate::environment::managed::Managed;
+use crate::executor::{Executor, Settings, Unconfined};
+use crate::mcp::codex::Ours;
 use crate::mcp::{Channel, Config, serve};
 use crate::mode::Mode;
 use crate::policy::Network;
 use crate::session::{Home, Session};
-use crate::tools::AnnounceMode;
+use crate::tools::{AnnounceMode, Composition, Tools};
 
 /// Arguments of `cofferdam mcp`.
 #[derive(Debug, clap::Args)]
@@ -48,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     structured: bool,
     /// When the model is told the mode
-    #[arg(long, value_name = "WHEN", default_value = "on-denial")]
+    #[arg(long, value_name = "WHEN", default_value = "on-denial", value_parser = announce_mode)]
     announce_mode: AnnounceMode,
     /// A profile file
     #[arg(long, value_name = "FILE")]
@@ -69,26 +71,43 @@ fn network(word: &str) -> Result<Network, String> {
     }
 }
 
+fn announce_mode(word: &str) -> Result<AnnounceMode, String> {
+    match word {
+        "on-denial" => Ok(AnnounceMode::OnDenial),
+        "always" => Ok(AnnounceMode::Always),
+        _ => Err("use on-denial or always".to_owned()),
+    }
+}
+
 /// Serves until the end of input or a signal.
 ///
 /// # Errors
 /// The workspace, the session or the executor can't be had; nothing was served.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let session = Arc::new(open_session(&args)?);
+    let home = Home::find(None)?;
+    let session = Arc::new(open_session(&args, &home)?);
     let executor = executor(&args, session.cwd())?;
+    let network = args.network.unwrap_or(Network::None);
+    let writable = canonical(&args.writable)?;
+    let mut composition = Composition::new(executor.clone(), Managed::new(home));
+    composition.announce_mode = args.announce_mode;
+    composition.writable.clone_from(&writable);
+    composition.network = network;
     let config = Config {
         channels: args.approval,
         run_dir: queue::run_dir().ok(),
         yield_after: (args.yield_ms > 0).then(|| Duration::from_millis(args.yield_ms)),
         structured: args.structured,
-        announce_mode: args.announce_mode,
-        network: args.network.unwrap_or(Network::None),
-        writable: args.writable,
+        ours: Ours {
+            workspace: session.cwd().to_owned(),
+            writable,
+            network,
+        },
     };
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));
     let (input, output) = rmcp::transport::io::stdio_pipes();
-    let served = serve(config, executor.clone(), session, input, output, stop).await;
+    let served = serve(config, Tools::new(composition), session, input, output, stop).await;
     executor.shutdown().await;
     served?;
     Ok(ExitCode::SUCCESS)
@@ -96,14 +115,28 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// The executor that runs what the model asks for, with `workspace` as its own.
 fn executor(args: &Args, workspace: &Path) -> anyhow::Result<Arc<dyn Executor>> {
-    let _ = (&args.profile, workspace);
-    anyhow::bail!("no executor yet")
+    anyhow::ensure!(
+        args.mode == Mode::DangerFullAccess && args.profile.is_none(),
+        "no confining executor yet"
+    );
+    Ok(Arc::new(Unconfined::new(Settings {
+        workspace: Some(workspace.to_owned()),
+        ..Settings::default()
+    })))
 }
 
-fn open_session(args: &Args) -> anyhow::Result<Session> {
-    let home = Home::find(None)?;
+fn canonical(dirs: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    dirs.iter()
+        .map(|dir| {
+            dir.canonicalize()
+                .with_context(|| format!("the writable folder {}", dir.display()))
+        })
+        .collect()
+}
+
+fn open_session(args: &Args, home: &Home) -> anyhow::Result<Session> {
     if let Some(id) = &args.session {
-        return Ok(Session::resume(&home, id)?);
+        return Ok(Session::resume(home, id)?);
     }
     let workspace = match &args.workspace {
         Some(dir) => dir.clone(),
@@ -112,7 +145,7 @@ fn open_session(args: &Args) -> anyhow::Result<Session> {
     let workspace = workspace
         .canonicalize()
         .with_context(|| format!("the workspace {}", workspace.display()))?;
-    Session::create(&home, &workspace, args.mode).or_else(|error| {
+    Session::create(home, &workspace, args.mode).or_else(|error| {
         tracing::warn!(%error, "the session has no log and can't be resumed");
         Ok(Session::in_memory(&workspace, args.mode)?)
     })

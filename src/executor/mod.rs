@@ -13,20 +13,18 @@ use tokio_util::sync::CancellationToken;
 use crate::denial::Fact;
 use crate::mode::Mode;
 use crate::outcome::{Ended, NeverRan};
+pub use crate::output::{Captured, Live, Stream};
 use crate::request::{ExecRequest, ExecSpec, Owner};
 
-/// What is left of one output stream: a bounded tail, and the whole of it on disk when it was longer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Captured {
-    /// The last part of the stream as text; broken bytes are replaced, no character is cut.
-    pub text: String,
-    /// Whether `text` lacks the beginning.
-    pub truncated: bool,
-    /// Bytes that the stream had in all.
-    pub bytes: u64,
-    /// A complete copy, when `truncated` and one can be vouched for.
-    pub spill: Option<PathBuf>,
-}
+pub(crate) mod command;
+pub(crate) mod direct;
+pub(crate) mod supervise;
+pub(crate) mod supervised;
+pub(crate) mod tasks;
+mod unconfined;
+
+pub use supervised::Settings;
+pub use unconfined::Unconfined;
 
 /// How much of the policy the host enforces.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -86,21 +84,6 @@ pub struct Finished {
     pub stderr: Captured,
     /// What the confinement has to say.
     pub sandbox: SandboxReport,
-}
-
-/// Which stream a chunk came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stream {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
-
-/// Sees output while it is made, byte for byte, in the order in which it was read.
-pub trait Live: Send + Sync {
-    /// Called with each chunk.
-    fn chunk(&self, stream: Stream, bytes: &[u8]);
 }
 
 /// How a caller follows and ends a foreground run.
@@ -260,6 +243,12 @@ pub trait Executor: Send + Sync {
 
     /// Calls `listener` exactly once for each task that settles from now on, never after shutdown.
     fn on_done(&self, listener: DoneListener) -> Registration;
+
+    /// Ends one session: kills its tasks and waits until each is gone, removes its spill files and ends
+    /// its cell. A later request of the same session starts afresh.
+    async fn end_session(&self, session: &str) {
+        let _ = session;
+    }
 
     /// Kills every task, waits until each is gone, and ends every cell.
     async fn shutdown(&self);

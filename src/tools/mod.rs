@@ -167,7 +167,7 @@ impl Code {
             Code::ForeignTask => "FOREIGN_TASK",
             Code::EscalationRefused => "ESCALATION_REFUSED",
             Code::ApprovalDeferred => "APPROVAL_DEFERRED",
-            Code::Aborted => "ABORTED",
+            Code::Aborted | Code::NeverRan(NeverRanCode::Aborted) => "ABORTED",
             Code::SessionUnreadable => "SESSION_UNREADABLE",
             Code::Environment => "ENVIRONMENT",
             Code::NeverRan(NeverRanCode::SandboxUnavailable) => "SANDBOX_UNAVAILABLE",
