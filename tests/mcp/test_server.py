@@ -108,9 +108,17 @@ class Lines(RawCase):
         for line in junk:
             await server.send(line)
             self.assertIn("error", await server.receive())
-        for id, params in enumerate(({}, {"name": 5}, {"name": "bash", "arguments": 5}, [], "x"), 100):
+        malformed = (
+            ({}, -32602),
+            (None, -32602),
+            ({"name": 5}, -32602),
+            ({"name": "bash", "arguments": 5}, -32602),
+            ([], -32600),
+            ("x", -32600),
+        )
+        for id, (params, code) in enumerate(malformed, 100):
             await server.send({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
-            self.assertEqual((await server.answer(id))["error"]["code"], -32602)
+            self.assertEqual((await server.answer(id))["error"]["code"], code, params)
         await server.send({"jsonrpc": "2.0", "id": 200, "method": "no/such"})
         self.assertEqual((await server.answer(200))["error"]["code"], -32601)
         await server.send(self.call(7, "printf ok"))
