@@ -214,7 +214,9 @@ impl Answered {
             Verdict::Approve => "approve",
             Verdict::Reject => "reject",
         };
-        let pid = self.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+        let pid = self
+            .pid
+            .map_or_else(|| "?".to_owned(), |pid| pid.to_string());
         let user = nix::unistd::User::from_uid(self.uid.into())
             .ok()
             .flatten()
@@ -364,7 +366,12 @@ async fn talk(stream: UnixStream, waiting: &Mutex<Questions>) -> io::Result<()> 
     let (reader, mut writer) = stream.into_split();
     let reply = match may_answer(peer.uid(), peer.pid()) {
         Err(reason) => {
-            tracing::warn!(uid = peer.uid(), pid = peer.pid(), reason, "refused an answer");
+            tracing::warn!(
+                uid = peer.uid(),
+                pid = peer.pid(),
+                reason,
+                "refused an answer"
+            );
             Reply::Refused(reason.to_owned())
         }
         Ok(()) => {
@@ -555,7 +562,10 @@ fn sockets(dir: &Path) -> Result<Vec<PathBuf>, QueueError> {
     let mut sockets = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(QueueError::io("list", dir))? {
         let path = entry.map_err(QueueError::io("list", dir))?.path();
-        if path.extension().is_some_and(|extension| extension == "sock") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "sock")
+        {
             sockets.push(path);
         }
     }
@@ -654,7 +664,10 @@ mod tests {
             let (answered, ()) = ask_and(&queue, async |id| {
                 let listed = list(&run).await.unwrap();
                 assert_eq!(listed.len(), 1);
-                assert_eq!((&listed[0].id, listed[0].command.as_str()), (&id, "rm -rf build"));
+                assert_eq!(
+                    (&listed[0].id, listed[0].command.as_str()),
+                    (&id, "rm -rf build")
+                );
                 assert_eq!(listed[0].server, std::process::id());
                 answer(&run, &id, verdict).await.unwrap();
                 let again = answer(&run, &id, verdict).await.unwrap_err();
@@ -710,7 +723,10 @@ mod tests {
         let run = dir.path().join("run");
         std::fs::create_dir(&run).unwrap();
         std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let refused = Queue::new(run.clone(), PATIENCE).listen().await.unwrap_err();
+        let refused = Queue::new(run.clone(), PATIENCE)
+            .listen()
+            .await
+            .unwrap_err();
         assert_eq!(
             refused.to_string(),
             format!(

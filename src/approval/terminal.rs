@@ -104,7 +104,8 @@ fn converse(
     needed: &AtomicBool,
 ) -> io::Result<Typed> {
     terminal.write_all(
-        format!("{question}\nType \"allow\" to allow it once; anything else rejects it: ").as_bytes(),
+        format!("{question}\nType \"allow\" to allow it once; anything else rejects it: ")
+            .as_bytes(),
     )?;
     let deadline = Instant::now() + patience;
     let mut line = Vec::new();
@@ -156,7 +157,14 @@ mod tests {
     fn only_the_whole_word_allows() {
         let patience = Duration::from_secs(5);
         assert_eq!(typed(b"allow\n", patience).0, Typed::Allow);
-        for other in [&b"\n"[..], b"y\n", b"yes\n", b"allow once\n", b"ALLOW\n", b"reject\n"] {
+        for other in [
+            &b"\n"[..],
+            b"y\n",
+            b"yes\n",
+            b"allow once\n",
+            b"ALLOW\n",
+            b"reject\n",
+        ] {
             assert_eq!(typed(other, patience).0, Typed::Reject, "{other:?}");
         }
     }
@@ -171,7 +179,8 @@ mod tests {
     fn the_question_is_shown_before_the_prompt() {
         let (_, shown) = typed(b"\n", Duration::from_secs(5));
         assert!(
-            shown.contains("Run it?\r\nType \"allow\" to allow it once; anything else rejects it: "),
+            shown
+                .contains("Run it?\r\nType \"allow\" to allow it once; anything else rejects it: "),
             "{shown:?}"
         );
     }

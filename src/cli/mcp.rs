@@ -86,43 +86,64 @@ fn announce_mode(word: &str) -> Result<AnnounceMode, String> {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let home = Home::find(None)?;
     let session = Arc::new(open_session(&args, &home)?);
-    let executor = executor(&args, session.cwd())?;
-    let network = args.network.unwrap_or(Network::None);
-    let writable = canonical(&args.writable)?;
-    let mut composition = Composition::new(executor.clone(), Managed::new(home));
+    let grounds = grounds(&args, session.cwd())?;
+    let executor = grounds.executor.clone();
+    let mut composition = Composition::new(grounds.executor, Managed::new(home));
     composition.announce_mode = args.announce_mode;
-    composition.writable.clone_from(&writable);
-    composition.network = network;
+    composition.writable.clone_from(&grounds.writable);
+    composition.network = grounds.network;
     let config = Config {
         channels: args.approval,
-        run_dir: queue::run_dir().ok(),
+        run_dir: queue::run_dir()
+            .inspect_err(|error| tracing::warn!(%error, "nobody can answer out of band"))
+            .ok(),
         yield_after: (args.yield_ms > 0).then(|| Duration::from_millis(args.yield_ms)),
         structured: args.structured,
         ours: Ours {
             workspace: session.cwd().to_owned(),
-            writable,
-            network,
+            writable: grounds.writable,
+            network: grounds.network,
         },
     };
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));
     let (input, output) = rmcp::transport::io::stdio_pipes();
-    let served = serve(config, Tools::new(composition), session, input, output, stop).await;
+    let served = serve(
+        config,
+        Tools::new(composition),
+        session,
+        input,
+        output,
+        stop,
+    )
+    .await;
     executor.shutdown().await;
     served?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The executor that runs what the model asks for, with `workspace` as its own.
-fn executor(args: &Args, workspace: &Path) -> anyhow::Result<Arc<dyn Executor>> {
+/// What runs the commands, and what its confined modes give.
+struct Grounds {
+    executor: Arc<dyn Executor>,
+    /// Writable roots beside the workspace, canonical.
+    writable: Vec<PathBuf>,
+    network: Network,
+}
+
+/// The executor for these arguments, with `workspace` as its own.
+fn grounds(args: &Args, workspace: &Path) -> anyhow::Result<Grounds> {
     anyhow::ensure!(
         args.mode == Mode::DangerFullAccess && args.profile.is_none(),
-        "no confining executor yet"
+        "nothing confines commands yet; use --mode danger-full-access"
     );
-    Ok(Arc::new(Unconfined::new(Settings {
-        workspace: Some(workspace.to_owned()),
-        ..Settings::default()
-    })))
+    Ok(Grounds {
+        executor: Arc::new(Unconfined::new(Settings {
+            workspace: Some(workspace.to_owned()),
+            ..Settings::default()
+        })),
+        writable: canonical(&args.writable)?,
+        network: args.network.unwrap_or(Network::None),
+    })
 }
 
 fn canonical(dirs: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {

@@ -241,7 +241,9 @@ fn entry(value: &Value) -> Entry {
             Some(path) => Place::Path(path),
             None => unclear(),
         },
-        Some("special") => special(path.get("value").unwrap_or(&Value::Null)).unwrap_or_else(unclear),
+        Some("special") => {
+            special(path.get("value").unwrap_or(&Value::Null)).unwrap_or_else(unclear)
+        }
         _ => unclear(),
     };
     Entry { place, access }
@@ -265,7 +267,9 @@ fn special(value: &Value) -> Option<Place> {
 /// The form that came before `permissionProfile`.
 fn legacy_policy(value: &Value) -> Theirs {
     let network = matches!(
-        value.get("network_access").or_else(|| value.get("networkAccess")),
+        value
+            .get("network_access")
+            .or_else(|| value.get("networkAccess")),
         Some(Value::Bool(true))
     ) || word(value, "network_access") == Some("enabled");
     match word(value, "type") {
@@ -385,8 +389,14 @@ mod tests {
         use Mode::{DangerFullAccess as D, ReadOnly as R, WorkspaceWrite as W};
         for (state, mode) in [
             (json!({"permissionProfile": {"type": "disabled"}}), D),
-            (json!({"permissionProfile": {"type": "external", "network": "enabled"}}), D),
-            (json!({"permissionProfile": {"type": "external", "network": "restricted"}}), W),
+            (
+                json!({"permissionProfile": {"type": "external", "network": "enabled"}}),
+                D,
+            ),
+            (
+                json!({"permissionProfile": {"type": "external", "network": "restricted"}}),
+                W,
+            ),
             (
                 json!({"permissionProfile": {"type": "managed", "file_system": {"type": "unrestricted"}, "network": "enabled"}}),
                 D,
@@ -399,13 +409,31 @@ mod tests {
             (managed(json!([root("read"), project("write")])), W),
             (managed(json!([root("write")])), W),
             (managed(json!([root("read"), path("/home/me", "write")])), W),
-            (managed(json!([root("read"), path("/home/me/other", "write")])), R),
-            (managed(json!([root("write"), path("/home/me/my work", "read")])), R),
             (
-                managed(json!([root("read"), project("write"), below(".git", "read"), below(".codex", "read")])),
+                managed(json!([root("read"), path("/home/me/other", "write")])),
+                R,
+            ),
+            (
+                managed(json!([root("write"), path("/home/me/my work", "read")])),
+                R,
+            ),
+            (
+                managed(json!([
+                    root("read"),
+                    project("write"),
+                    below(".git", "read"),
+                    below(".codex", "read")
+                ])),
                 W,
             ),
-            (managed(json!([root("read"), project("write"), below("vendor", "read")])), R),
+            (
+                managed(json!([
+                    root("read"),
+                    project("write"),
+                    below("vendor", "read")
+                ])),
+                R,
+            ),
             (json!({"sandboxPolicy": {"type": "danger-full-access"}}), D),
             (json!({"sandboxPolicy": {"type": "read-only"}}), R),
             (
@@ -416,7 +444,10 @@ mod tests {
                 json!({"sandboxPolicy": {"type": "workspace-write", "writable_roots": ["/home/me"]}, "sandboxCwd": "/x"}),
                 W,
             ),
-            (json!({"sandboxPolicy": {"type": "workspace-write"}, "sandboxCwd": "/x"}), R),
+            (
+                json!({"sandboxPolicy": {"type": "workspace-write"}, "sandboxCwd": "/x"}),
+                R,
+            ),
             (
                 json!({"permissionProfile": {"type": "disabled"}, "sandboxPolicy": {"type": "read-only"}}),
                 R,
@@ -438,7 +469,9 @@ mod tests {
             json!({"permissionProfile": {"type": "managed"}}),
             json!({"permissionProfile": {"type": "managed", "file_system": {"type": "restricted"}}}),
             json!({"sandboxPolicy": {"type": "novel"}}),
-            managed(json!([root("read"), {"path": {"type": "special", "value": {"kind": "novel"}}, "access": "write"}])),
+            managed(
+                json!([root("read"), {"path": {"type": "special", "value": {"kind": "novel"}}, "access": "write"}]),
+            ),
             managed(json!([root("read"), path("/home/me/../me", "write")])),
         ] {
             assert_eq!(ceiling(&state, &ours()), Ok(Mode::ReadOnly), "{state}");
@@ -448,35 +481,54 @@ mod tests {
     #[test]
     fn what_no_mode_forbids_is_refused() {
         assert_eq!(
-            ceiling(&managed(json!([root("read"), path("/home/me/.env", "none")])), &ours()),
+            ceiling(
+                &managed(json!([root("read"), path("/home/me/.env", "none")])),
+                &ours()
+            ),
             Err(Exceeds::Hidden("/home/me/.env".into()))
         );
-        let pattern = json!({"path": {"type": "glob_pattern", "pattern": "**/*.env"}, "access": "deny"});
+        let pattern =
+            json!({"path": {"type": "glob_pattern", "pattern": "**/*.env"}, "access": "deny"});
         assert_eq!(
             ceiling(&managed(json!([root("read"), pattern])), &ours()),
-            Err(Exceeds::Hidden("{\"pattern\":\"**/*.env\",\"type\":\"glob_pattern\"}".into()))
+            Err(Exceeds::Hidden(
+                "{\"pattern\":\"**/*.env\",\"type\":\"glob_pattern\"}".into()
+            ))
         );
         assert_eq!(
             ceiling(&managed(json!([project("write")])), &ours()),
             Err(Exceeds::Unreadable)
         );
-        let with_network = Ours { network: Network::Host, ..ours() };
+        let with_network = Ours {
+            network: Network::Host,
+            ..ours()
+        };
         assert_eq!(
             ceiling(&managed(json!([root("read")])), &with_network),
             Err(Exceeds::Network)
         );
         assert_eq!(
-            ceiling(&json!({"permissionProfile": {"type": "disabled"}}), &with_network),
+            ceiling(
+                &json!({"permissionProfile": {"type": "disabled"}}),
+                &with_network
+            ),
             Ok(Mode::DangerFullAccess)
         );
     }
 
     #[test]
     fn every_writable_root_of_ours_must_be_one_of_theirs() {
-        let wide = Ours { writable: vec!["/srv/cache".into()], ..ours() };
+        let wide = Ours {
+            writable: vec!["/srv/cache".into()],
+            ..ours()
+        };
         let narrow = managed(json!([root("read"), project("write")]));
         assert_eq!(ceiling(&narrow, &wide), Ok(Mode::ReadOnly));
-        let covering = managed(json!([root("read"), project("write"), path("/srv", "write")]));
+        let covering = managed(json!([
+            root("read"),
+            project("write"),
+            path("/srv", "write")
+        ]));
         assert_eq!(ceiling(&covering, &wide), Ok(Mode::WorkspaceWrite));
     }
 }

@@ -127,7 +127,11 @@ enum Way {
 
 impl Elicit {
     /// For the call that came in `context` with what it `brought`.
-    pub fn new(context: &RequestContext<RoleServer>, seals: &Arc<Seals>, brought: Brought) -> Elicit {
+    pub fn new(
+        context: &RequestContext<RoleServer>,
+        seals: &Arc<Seals>,
+        brought: Brought,
+    ) -> Elicit {
         let client = context.client_info().map_or_else(
             || "an MCP client without a name".to_owned(),
             |info| format!("MCP client {} {}", info.name, info.version),
@@ -221,7 +225,10 @@ impl Answerer for Elicit {
 fn answer(result: &ElicitResult, by: String) -> Answer {
     match result.action {
         ElicitationAction::Accept => {
-            let decision = result.content.as_ref().and_then(|content| content.get(FIELD));
+            let decision = result
+                .content
+                .as_ref()
+                .and_then(|content| content.get(FIELD));
             if decision.and_then(serde_json::Value::as_str) == Some(ALLOW_ONCE) {
                 Answer::AllowedOnce { by }
             } else {
@@ -229,7 +236,8 @@ fn answer(result: &ElicitResult, by: String) -> Answer {
             }
         }
         ElicitationAction::Decline => Answer::Rejected { by },
-        _ => Answer::Cancelled { by },
+        // Also what a later revision may add.
+        ElicitationAction::Cancel | _ => Answer::Cancelled { by },
     }
 }
 
@@ -365,11 +373,23 @@ mod tests {
             json!("allow once"),
             json!(null),
         ] {
-            assert_eq!(answer(&accept(content), by()), Answer::Rejected { by: by() });
+            assert_eq!(
+                answer(&accept(content), by()),
+                Answer::Rejected { by: by() }
+            );
         }
         let bare = |action| answer(&ElicitResult::new(action), by());
-        assert_eq!(bare(ElicitationAction::Accept), Answer::Rejected { by: by() });
-        assert_eq!(bare(ElicitationAction::Decline), Answer::Rejected { by: by() });
-        assert_eq!(bare(ElicitationAction::Cancel), Answer::Cancelled { by: by() });
+        assert_eq!(
+            bare(ElicitationAction::Accept),
+            Answer::Rejected { by: by() }
+        );
+        assert_eq!(
+            bare(ElicitationAction::Decline),
+            Answer::Rejected { by: by() }
+        );
+        assert_eq!(
+            bare(ElicitationAction::Cancel),
+            Answer::Cancelled { by: by() }
+        );
     }
 }

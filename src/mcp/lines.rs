@@ -300,7 +300,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_of_the_wrong_shape_is_refused_under_its_own_id() {
-        let (messages, errors) = answers(b"{\"jsonrpc\":\"1.0\",\"id\":3,\"method\":\"ping\"}\n").await;
+        let (messages, errors) =
+            answers(b"{\"jsonrpc\":\"1.0\",\"id\":3,\"method\":\"ping\"}\n").await;
         assert_eq!(messages.len(), 0);
         assert_eq!(errors[0]["id"], 3);
         assert_eq!(errors[0]["error"]["code"], -32600);

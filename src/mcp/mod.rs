@@ -127,7 +127,8 @@ pub async fn serve(
         }
     });
     loop {
-        let attempt = rmcp::service::serve_server_with_ct(server.clone(), lines.clone(), stop.child_token());
+        let attempt =
+            rmcp::service::serve_server_with_ct(server.clone(), lines.clone(), stop.child_token());
         match attempt.await {
             Ok(running) => {
                 if let Err(error) = running.waiting().await {
@@ -149,4 +150,189 @@ pub async fn serve(
     }
     aborting.abort();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::managed::Managed;
+    use crate::executor::{Executor, Settings, Unconfined};
+    use crate::mode::Mode;
+    use crate::policy::Network;
+    use crate::session::Home;
+    use crate::tools::Composition;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+    #[test]
+    fn a_channel_reads_back_from_its_name_alone() {
+        assert_eq!("elicit".parse(), Ok(Channel::Elicit));
+        assert_eq!("queue".parse(), Ok(Channel::Queue));
+        assert_eq!("terminal".parse(), Ok(Channel::Terminal));
+        assert_eq!("never".parse(), Ok(Channel::Never));
+        assert_eq!(
+            "Elicit".parse::<Channel>().unwrap_err().to_string(),
+            "unknown approval channel \"Elicit\": use elicit, queue, terminal or never"
+        );
+    }
+
+    /// Everything that a server writes for `lines`, until it has answered a last request.
+    async fn answers(lines: &[Vec<u8>]) -> Vec<Value> {
+        let dir = tempfile::tempdir().unwrap();
+        let executor: Arc<dyn Executor> = Arc::new(Unconfined::new(Settings::default()));
+        let home = Home::find(Some(dir.path())).unwrap();
+        let config = Config {
+            channels: vec![Channel::Elicit],
+            run_dir: None,
+            yield_after: None,
+            structured: false,
+            ours: codex::Ours {
+                workspace: dir.path().to_owned(),
+                writable: Vec::new(),
+                network: Network::None,
+            },
+        };
+        let tools = Tools::new(Composition::new(executor, Managed::new(home)));
+        let session = Arc::new(Session::in_memory(dir.path(), Mode::ReadOnly).unwrap());
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let (reader, writer) = tokio::io::split(ours);
+        let serving = tokio::spawn(serve(
+            config,
+            tools,
+            session,
+            reader,
+            writer,
+            CancellationToken::new(),
+        ));
+        let (reader, mut writer) = tokio::io::split(theirs);
+        let initialize = json!({"jsonrpc": "2.0", "id": "last", "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"},
+        }});
+        let writing = async {
+            for line in lines {
+                writer.write_all(line).await.unwrap();
+                writer.write_all(b"\n").await.unwrap();
+            }
+            writer
+                .write_all(format!("{initialize}\n").as_bytes())
+                .await
+                .unwrap();
+        };
+        let mut answers = Vec::new();
+        let reading = async {
+            let mut reader = BufReader::new(reader).lines();
+            while let Some(line) = reader.next_line().await.unwrap() {
+                let answer: Value = serde_json::from_str(&line).unwrap();
+                let is_last = answer["id"] == "last";
+                answers.push(answer);
+                if is_last {
+                    break;
+                }
+            }
+            // Dropping the streams is the end of input.
+        };
+        let both = async { tokio::join!(writing, reading) };
+        tokio::time::timeout(Duration::from_secs(20), both)
+            .await
+            .expect("an answer in time");
+        drop(writer);
+        tokio::time::timeout(Duration::from_secs(20), serving)
+            .await
+            .expect("an end in time")
+            .expect("no panic")
+            .unwrap();
+        answers
+    }
+
+    /// Well-formed requests that run nothing.
+    fn requests() -> Vec<Value> {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+            "codex/sandbox-state-meta": {"permissionProfile": {"type": "managed"}},
+            "progressToken": 5,
+        });
+        let request = |method: &str, params: Value| json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        vec![
+            request("ping", json!({})),
+            request("server/discover", json!({"_meta": meta})),
+            request("tools/list", json!({"_meta": meta})),
+            request(
+                "tools/call",
+                json!({"_meta": meta, "name": "bash_output", "arguments": {"task_id": "bash-1"}}),
+            ),
+            request(
+                "tools/call",
+                json!({
+                    "_meta": meta, "name": "bash", "arguments": {"command": "", "description": "d"},
+                    "inputResponses": {"approval": {"action": "accept"}}, "requestState": "rs1.x.y",
+                }),
+            ),
+            request(
+                "initialize",
+                json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}),
+            ),
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}),
+            json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+            json!({"jsonrpc": "2.0", "id": 1, "result": {"action": "accept"}}),
+            json!({"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "m"}}),
+        ]
+    }
+
+    #[derive(Clone, Debug)]
+    enum Harm {
+        None,
+        Cut(prop::sample::Index),
+        Flip(prop::sample::Index, u8),
+        Double(prop::sample::Index),
+    }
+
+    fn harmed(mut line: Vec<u8>, harm: &Harm) -> Vec<u8> {
+        match harm {
+            Harm::None => {}
+            Harm::Cut(at) => line.truncate(at.index(line.len())),
+            Harm::Flip(at, byte) => {
+                let at = at.index(line.len());
+                line[at] = if *byte == b'\n' { b' ' } else { *byte };
+            }
+            Harm::Double(at) => {
+                let at = at.index(line.len());
+                line.extend_from_within(at..);
+            }
+        }
+        line
+    }
+
+    fn harm() -> impl Strategy<Value = Harm> {
+        prop_oneof![
+            Just(Harm::None),
+            any::<prop::sample::Index>().prop_map(Harm::Cut),
+            (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, byte)| Harm::Flip(at, byte)),
+            any::<prop::sample::Index>().prop_map(Harm::Double),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_server_outlives_any_lines(
+            picks in proptest::collection::vec((any::<prop::sample::Index>(), harm()), 0..12)
+        ) {
+            let requests = requests();
+            let lines: Vec<Vec<u8>> = picks
+                .iter()
+                .map(|(pick, harm)| harmed(pick.get(&requests).to_string().into_bytes(), harm))
+                .collect();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let answers = runtime.block_on(answers(&lines));
+            let last = answers.last().expect("an answer");
+            prop_assert_eq!(&last["id"], &json!("last"));
+            for answer in &answers {
+                prop_assert_eq!(&answer["jsonrpc"], &json!("2.0"));
+                prop_assert!(answer.get("method").is_some() || answer.get("result").is_some() || answer.get("error").is_some());
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use async_trait::async_trait;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest,
     CustomResult, DiscoverResult, ErrorCode, Implementation, InitializeRequestParams,
@@ -22,7 +23,7 @@ use super::progress::{Pulse, tell_while};
 use super::{Channel, Config, ServeError, codex};
 use crate::approval::queue::{self, Queue, Queued};
 use crate::approval::terminal::{self, Terminal};
-use crate::approval::{Answerer, Chain};
+use crate::approval::{Answer, Answerer, Chain, Question};
 use crate::executor::Watch;
 use crate::mode::Mode;
 use crate::session::Session;
@@ -77,8 +78,7 @@ impl Server {
         match parts.tools.prompt_sections(Some(&parts.session)) {
             Ok(mut sections) => {
                 sections.sort_by_key(|section| section.order);
-                let texts: Vec<String> =
-                    sections.into_iter().map(|section| section.text).collect();
+                let texts: Vec<String> = sections.into_iter().map(|section| section.text).collect();
                 Some(texts.join("\n\n"))
             }
             Err(error) => {
@@ -109,7 +109,10 @@ impl Server {
                                 "an escalation waits: cofferdam approve {id}, or cofferdam reject {id}",
                                 id = question.id
                             );
-                            pulse.waits_for(Some(format!("cofferdam approve {}", question.id)));
+                            pulse.waits_for(Some(format!(
+                                "an approval: cofferdam approve {}",
+                                question.id
+                            )));
                         })));
                     }
                 }
@@ -119,11 +122,17 @@ impl Server {
                 Channel::Never => break,
             }
         }
-        Arc::new(Chain::new(chain))
+        Arc::new(Waiting {
+            chain: Chain::new(chain),
+            pulse: pulse.clone(),
+        })
     }
 
     /// What the client's own policy leaves, if it sent one.
-    fn ceiling(&self, context: &RequestContext<RoleServer>) -> Result<Option<Mode>, codex::Exceeds> {
+    fn ceiling(
+        &self,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Option<Mode>, codex::Exceeds> {
         let state = context.meta.0.0.get(codex::SANDBOX_STATE);
         state
             .map(|state| codex::ceiling(state, &self.0.config.ours))
@@ -138,7 +147,10 @@ impl Server {
             shown.insert(task);
         }
         for notice in self.0.session.take_notices() {
-            let known = shown.iter().find(|task| is_notice_of(&notice, task)).cloned();
+            let known = shown
+                .iter()
+                .find(|task| is_notice_of(&notice, task))
+                .cloned();
             match known {
                 Some(task) => {
                     shown.remove(&task);
@@ -213,9 +225,11 @@ impl ServerHandler for Server {
         }
         let ceiling = match self.ceiling(&context) {
             Ok(ceiling) => ceiling,
-            Err(exceeds) => {
-                return Ok(CallToolResult::error(vec![ContentBlock::text(exceeds.to_string())]).into());
+            Err(exceeds) if request.name == "bash" => {
+                return Ok(self.answered(exceeding(&exceeds)).into());
             }
+            // Tasks that were started before are still there to be read and killed.
+            Err(_) => None,
         };
         let brought = Brought {
             responses: request.input_responses,
@@ -298,15 +312,43 @@ impl Server {
     }
 }
 
+/// Says in the progress messages that an answer is waited for.
+struct Waiting {
+    chain: Chain,
+    pulse: Arc<Pulse>,
+}
+
+#[async_trait]
+impl Answerer for Waiting {
+    async fn ask(&self, question: &Question) -> Answer {
+        self.pulse.waits_for(Some("an approval".to_owned()));
+        let answer = self.chain.ask(question).await;
+        self.pulse.waits_for(None);
+        answer
+    }
+}
+
+/// The result of a command that would exceed the client's own policy in any mode.
+fn exceeding(exceeds: &codex::Exceeds) -> CallResult {
+    let text = exceeds.to_string();
+    CallResult {
+        structured: json!({"error": {
+            "code": "CLIENT_POLICY", "message": text, "step": null, "errno": null, "remedy": "",
+        }}),
+        card: json!({"card": "generic", "content": [text]}),
+        text,
+        is_error: true,
+        code: None,
+    }
+}
+
 fn is_known(definitions: &[Definition], name: &str) -> bool {
     definitions.iter().any(|tool| tool.name == name)
 }
 
 fn listed(definition: &Definition) -> Tool {
-    let schema = match definition.input_schema() {
-        Value::Object(schema) => schema,
-        _ => JsonObject::new(),
-    };
+    let schema = definition.input_schema();
+    let schema = schema.as_object().cloned().unwrap_or_default();
     let hints = &definition.annotations;
     let mut tool = Tool::new(definition.name, definition.description.clone(), schema);
     tool.title = Some(hints.title.to_owned());
