@@ -1,9 +1,14 @@
 """Escalations: who is asked, and that nothing runs unless someone allowed it."""
 
 import asyncio
+import fcntl
 import json
+import os
+import pty
+import termios
 import unittest
 
+from raw import INITIALIZE, INITIALIZED, RawCase
 from server import BINARY, ERAS, LEGACY, NEW, Case, answering, bash, escalating, machine, text, until
 
 import mcp_types
@@ -262,6 +267,25 @@ class OutOfBand(Case):
             empty = lambda: self.run_cofferdam("approvals").stdout == "nothing waits\n"
             self.assertTrue(await until(empty, 10))
 
+    async def test_progress_says_how_to_answer(self):
+        told = []
+
+        async def note(_progress, _total, message):
+            told.append(message)
+
+        async with self.client("--approval", "queue") as client:
+            call = asyncio.create_task(
+                client.call_tool("bash", escalating("sleep 1.2"), progress_callback=note)
+            )
+            question = await self.waiting()
+            self.assertTrue(await until(lambda: told, 10))
+            self.assertRegex(
+                told[-1], f"^waiting for an approval: cofferdam approve {question['id']}, \\d+ s$"
+            )
+            self.run_cofferdam("approve", question["id"])
+            await call
+        self.assertRegex(told[-1], r"^running, \d+ s, 0 bytes of output$")
+
     async def test_never_asks_nobody(self):
         asked = []
         callback = answering("accept", ALLOW, asked)
@@ -272,6 +296,68 @@ class OutOfBand(Case):
             'sandbox escalation to "workspace-write" requires approval, but no approval channel is available',
         )
         self.assertEqual(asked, [])
+
+
+class Terminal(RawCase):
+    """The person at the controlling terminal of the server."""
+
+    async def ask(self, typed, ahead=b""):
+        """What a call gets when `typed` is typed after the question was shown, and what was shown."""
+        self.fresh()
+        person, terminal = pty.openpty()
+        try:
+            os.write(person, ahead)
+
+            def control():
+                os.setsid()
+                fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+            server = await self.start("--approval", "terminal", preexec_fn=control)
+            await server.send(INITIALIZE, INITIALIZED)
+            call = self.call(
+                1,
+                f"touch '{self.workspace}/made' && printf done",
+                sandbox_permissions="workspace-write",
+                justification="The test\x1b[2K needs it",
+            )
+            await server.send(call)
+            shown = b""
+            while b"anything else rejects it: " not in shown:
+                shown += await asyncio.to_thread(os.read, person, 65536)
+            self.assertFalse((self.workspace / "made").exists())
+            os.write(person, typed)
+            result = (await server.answer(1))["result"]
+            server.process.stdin.close()
+            await server.process.wait()
+            return result["content"][0]["text"], shown.decode()
+        finally:
+            os.close(person)
+            os.close(terminal)
+
+    async def test_only_the_whole_word_typed_after_the_question_allows(self):
+        rejected = 'the user rejected escalating this command to "workspace-write"'
+        for typed, ahead, expected in (
+            (b"allow\n", b"", "done"),
+            (b"y\n", b"", rejected),
+            (b"\n", b"", rejected),
+            (b"\n", b"allow\n", rejected),
+        ):
+            result, shown = await self.ask(typed, ahead)
+            self.assertEqual(result, expected, typed)
+            self.assertEqual((self.workspace / "made").exists(), expected == "done")
+            self.assertIn(f"touch '{self.workspace}/made' && printf done", shown)
+            self.assertIn("The model says: The test\\u{1b}[2K needs it", shown)
+
+    async def test_a_server_without_a_terminal_has_no_approval_channel(self):
+        server = await self.start("--approval", "terminal", start_new_session=True)
+        call = self.call(
+            1, "true", sandbox_permissions="workspace-write", justification="The test needs it"
+        )
+        await server.send(INITIALIZE, INITIALIZED, call)
+        self.assertEqual(
+            (await server.answer(1))["result"]["content"][0]["text"],
+            'sandbox escalation to "workspace-write" requires approval, but no approval channel is available',
+        )
 
 
 class ClientPolicy(Case):
@@ -323,11 +409,13 @@ class ClientPolicy(Case):
     async def test_what_no_mode_of_the_server_forbids_is_refused(self):
         hidden = {"path": {"type": "path", "path": "/etc"}, "access": "none"}
         async with self.client() as client:
-            result = await client.call_tool(
-                "bash",
-                bash(f"touch '{self.workspace}/ran'"),
-                meta=self.state(self.special("root", "read"), hidden),
-            )
+            meta = self.state(self.special("root", "read"), hidden)
+            result = await client.call_tool("bash", bash(f"touch '{self.workspace}/ran'"), meta=meta)
+            self.assertEqual(machine(result)["error"]["code"], "CLIENT_POLICY")
+            # What runs already can still be read and killed.
+            await client.call_tool("bash", bash("sleep 60", run_in_background=True))
+            killed = await client.call_tool("bash_kill", {"task_id": "bash-1"}, meta=meta)
+            self.assertEqual(text(killed), "killed background task bash-1")
         self.assertTrue(result.is_error)
         self.assertEqual(
             text(result),

@@ -2,76 +2,11 @@
 
 import asyncio
 import json
-import os
 import signal
 import unittest
 
-from server import BINARY, ERAS, Case, Marker, bash, text
-
-
-class Raw:
-    """A server at the other end of two pipes, without a client between."""
-
-    def __init__(self, process):
-        self.process = process
-
-    async def send(self, *lines):
-        for line in lines:
-            if not isinstance(line, bytes):
-                line = json.dumps(line).encode()
-            self.process.stdin.write(line + b"\n")
-        await self.process.stdin.drain()
-
-    async def receive(self):
-        line = await asyncio.wait_for(self.process.stdout.readline(), 10)
-        return json.loads(line)
-
-    async def answer(self, id):
-        while True:
-            message = await self.receive()
-            if message.get("id") == id:
-                return message
-
-
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": "hello",
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-03-26",
-        "capabilities": {},
-        "clientInfo": {"name": "raw", "version": "1"},
-    },
-}
-INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-
-
-class RawCase(Case):
-    async def start(self, *args):
-        process = await asyncio.create_subprocess_exec(
-            BINARY,
-            "mcp",
-            *args,
-            cwd=self.workspace,
-            env={**os.environ, **self.env},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-
-        async def end():
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-            process.stdin.close()
-            process._transport.close()
-
-        self.addAsyncCleanup(end)
-        return Raw(process)
-
-    def call(self, id, command, **more):
-        params = {"name": "bash", "arguments": bash(command, **more)}
-        return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+from raw import INITIALIZE, INITIALIZED, RawCase
+from server import ERAS, Case, Marker, bash, text
 
 
 class Lines(RawCase):
@@ -183,6 +118,64 @@ class End(RawCase):
                 await client.call_tool("bash", bash(f"sleep {marker.seconds}", run_in_background=True))
                 self.assertTrue(await marker.appears())
             self.assertTrue(await marker.vanishes(2))
+
+
+    async def test_a_server_that_is_killed_leaves_no_process(self):
+        marker = Marker()
+        server = await self.start()
+        sleep = f"sleep {marker.seconds}"
+        await server.send(
+            INITIALIZE,
+            INITIALIZED,
+            self.call(1, f"(setsid {sleep} &); {sleep}"),
+            self.call(2, sleep, run_in_background=True),
+        )
+        await server.answer(2)
+        self.assertTrue(await marker.appears())
+        server.process.kill()
+        await server.process.wait()
+        self.assertTrue(await marker.vanishes(1))
+
+
+class Prompt(Case):
+    MODE = "Shell commands of this session run under read-only mode."
+
+    def switch(self, mode):
+        (log,) = (self.home / ".dsh/sessions").glob("*.jsonl")
+        event = {"at": 0, "type": "bash/sandbox-mode", "mode": mode, "by": "test"}
+        with log.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    async def test_by_default_neither_the_mode_nor_a_switch_is_told(self):
+        for era in ("legacy", "auto"):
+            async with self.client(era=era) as client:
+                self.assertIn("[exit code: N]", client.instructions)
+                self.assertNotIn("read-only", client.instructions)
+                self.switch("workspace-write")
+                result = await client.call_tool("bash", bash("printf ok"))
+                self.assertEqual([block.text for block in result.content], ["ok"])
+                self.assertEqual(result.meta["cofferdam/result"]["sandbox"]["mode"], "workspace-write")
+            for log in (self.home / ".dsh/sessions").glob("*.jsonl"):
+                log.unlink()
+
+    async def test_the_mode_and_each_switch_are_told_where_that_is_asked_for(self):
+        for era in ("legacy", "auto"):
+            async with self.client("--announce-mode", "always", era=era) as client:
+                self.assertIn(self.MODE, client.instructions)
+                first = await client.call_tool("bash", bash("printf ok"))
+                self.assertEqual([block.text for block in first.content], ["ok"])
+                self.switch("workspace-write")
+                second = await client.call_tool("bash", bash("printf ok"))
+                self.assertEqual(len(second.content), 2)
+                self.assertTrue(
+                    second.content[1].text.startswith(
+                        "Shell commands of this session now run under workspace-write mode (before: read-only)."
+                    )
+                )
+                third = await client.call_tool("bash", bash("printf ok"))
+                self.assertEqual([block.text for block in third.content], ["ok"])
+            for log in (self.home / ".dsh/sessions").glob("*.jsonl"):
+                log.unlink()
 
 
 class Sessions(Case):
