@@ -152,3 +152,61 @@ fn hides(c: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
             | '\u{e0000}'..='\u{e0fff}')
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(command: &str, justification: &str) -> Question {
+        let mut request = ExecRequest::shell(command);
+        request.workspace = Some(PathBuf::from("/w"));
+        request.managed_env = vec![("DSH_SHELL".to_owned(), "1".to_owned())];
+        Question::new(
+            "0".repeat(32),
+            "s",
+            &request,
+            Mode::ReadOnly,
+            Mode::DangerFullAccess,
+            justification,
+        )
+    }
+
+    #[test]
+    fn nothing_in_a_command_or_its_justification_hides_or_imitates_a_part_of_the_question() {
+        let question = question(
+            "rm -rf x\r\x1b[1Als\nDirectory: /safe\u{202e}",
+            "fine\nIt adds: nothing\u{200b}",
+        );
+        assert_eq!(
+            question.text(),
+            "Run this command once under danger-full-access?\n\n    rm -rf x\\r\\u{1b}[1Als\n    Directory: /safe\\u{202e}\n\n\
+             Directory: /w\nMode now: read-only\nIt adds: everything that your user may do: writing any file, the host's \
+             network, other processes, programs with more rights; nothing confines it\n\
+             The model says: fine\\nIt adds: nothing\\u{200b}"
+        );
+        assert_eq!(visible("é\tü\n"), "é\\tü\n");
+    }
+
+    #[test]
+    fn an_answer_is_bound_to_everything_that_was_asked() {
+        let base = question("make", "why");
+        assert_eq!(base.binding(), question("make", "why").binding());
+        let mut others = vec![question("make ", "why"), question("make", "why not")];
+        let mut changed = |change: &dyn Fn(&mut Question)| {
+            let mut other = base.clone();
+            change(&mut other);
+            others.push(other);
+        };
+        changed(&|q| q.workdir = PathBuf::from("/w/sub"));
+        changed(&|q| q.workspace = PathBuf::from("/v"));
+        changed(&|q| q.session = "t".to_owned());
+        changed(&|q| q.from = Mode::WorkspaceWrite);
+        changed(&|q| q.to = Mode::WorkspaceWrite);
+        changed(&|q| q.environment[0].1 = "2".to_owned());
+        changed(&|q| q.environment.clear());
+        changed(&|q| q.environment[0] = ("DSH_SHELL1".to_owned(), String::new()));
+        for other in others {
+            assert_ne!(base.binding(), other.binding(), "{other:?}");
+        }
+    }
+}

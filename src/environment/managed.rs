@@ -301,3 +301,194 @@ fn check_key(owner: &str, key: &str) -> Result<(), ManagedError> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::mode::Mode;
+
+    fn managed() -> Managed {
+        Managed::new(Home::find(Some(Path::new("/home/u/.dsh"))).unwrap())
+    }
+
+    fn region() -> Vec<Variable> {
+        vec![Variable::new("DSH_REGION", "Where it runs.")]
+    }
+
+    fn gives(values: &[(&str, &str)]) -> Resolver {
+        let values: Vec<(String, String)> = values
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        Box::new(move |_context| values.clone())
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        gives(pairs)(Context::default())
+    }
+
+    #[test]
+    fn a_call_without_a_session_gets_the_home_and_the_mark() {
+        assert_eq!(
+            managed().collect(Context::default()).unwrap(),
+            pairs(&[("DSH_HOME", "/home/u/.dsh"), ("DSH_SHELL", "1")])
+        );
+    }
+
+    #[test]
+    fn a_call_of_a_session_gets_its_id_and_its_log_where_that_is_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::find(Some(dir.path())).unwrap();
+        let filed = Session::create(&home, Path::new("/w"), Mode::ReadOnly).unwrap();
+        let snapshot = |session: &Session| {
+            let context = Context {
+                session: Some(session),
+            };
+            Managed::new(home.clone()).collect(context).unwrap()
+        };
+        let log = filed.log_path().unwrap();
+        assert_eq!(
+            snapshot(&filed),
+            pairs(&[
+                ("DSH_HOME", dir.path().to_str().unwrap()),
+                ("DSH_SHELL", "1"),
+                ("DSH_SESSION_ID", filed.id()),
+                ("DSH_SESSION_JSONL", log.to_str().unwrap()),
+            ])
+        );
+        let fleeting = Session::in_memory(Path::new("/w"), Mode::ReadOnly).unwrap();
+        assert_eq!(
+            snapshot(&fleeting)[2..],
+            pairs(&[("DSH_SESSION_ID", fleeting.id())])
+        );
+    }
+
+    #[test]
+    fn a_contributor_adds_its_keys_for_each_call_until_it_is_dropped() {
+        let managed = managed();
+        let by_session: Resolver = Box::new(|context| match context.session {
+            Some(session) => vec![("DSH_REGION".to_owned(), session.id().to_owned())],
+            None => Vec::new(),
+        });
+        let contribution = managed.register("region", region(), by_session).unwrap();
+        let session = Session::in_memory(Path::new("/w"), Mode::ReadOnly).unwrap();
+        let of_session = Context {
+            session: Some(&session),
+        };
+        let region_of = |context| {
+            let snapshot = managed.collect(context).unwrap();
+            snapshot.into_iter().find(|(key, _)| key == "DSH_REGION")
+        };
+        assert_eq!(
+            region_of(of_session),
+            Some(("DSH_REGION".to_owned(), session.id().to_owned()))
+        );
+        assert_eq!(region_of(Context::default()), None);
+        drop(contribution);
+        assert_eq!(region_of(of_session), None);
+        assert_eq!(managed.list().len(), 4);
+        let _again = managed.register("region", region(), gives(&[])).unwrap();
+    }
+
+    #[test]
+    fn listing_runs_no_resolver() {
+        let managed = managed();
+        let loud: Resolver = Box::new(|_context| panic!("a resolver ran"));
+        let _contribution = managed.register("region", region(), loud).unwrap();
+        let listed: Vec<(String, String)> = managed
+            .list()
+            .into_iter()
+            .map(|declared| (declared.owner, declared.variable.key))
+            .collect();
+        assert_eq!(
+            listed,
+            pairs(&[
+                ("built-in", "DSH_HOME"),
+                ("built-in", "DSH_SHELL"),
+                ("built-in", "DSH_SESSION_ID"),
+                ("built-in", "DSH_SESSION_JSONL"),
+                ("region", "DSH_REGION"),
+            ])
+        );
+    }
+
+    #[test]
+    fn a_taken_name_or_key_fails_loudly_and_changes_nothing() {
+        let managed = managed();
+        let _first = managed
+            .register("first", region(), gives(&[("DSH_REGION", "a")]))
+            .unwrap();
+        let refused = |name: &str, keys: &[&str]| {
+            let variables = keys.iter().map(|key| Variable::new(*key, "")).collect();
+            match managed.register(name, variables, gives(&[])) {
+                Ok(_) => panic!("{name} was registered"),
+                Err(error) => error.to_string(),
+            }
+        };
+        assert_eq!(
+            refused("first", &["DSH_OTHER"]),
+            "a contributor \"first\" is registered already; drop it first or choose another name"
+        );
+        assert_eq!(
+            refused("second", &["DSH_OTHER", "DSH_REGION"]),
+            "contributor \"second\" declares DSH_REGION, which \"first\" owns; choose another key"
+        );
+        assert_eq!(
+            refused("second", &["DSH_TWO", "DSH_TWO"]),
+            "contributor \"second\" declares DSH_TWO, which \"second\" owns; choose another key"
+        );
+        for key in [
+            "DSH_HOME",
+            "DSH_SHELL",
+            "DSH_SESSION_ID",
+            "DSH_SESSION_JSONL",
+        ] {
+            assert_eq!(
+                refused("second", &[key]),
+                format!(
+                    "contributor \"second\" declares {key}, which is built in; choose another key"
+                )
+            );
+        }
+        for key in ["", "PATH", "DSH_", "DSH_a", "DSH_A=B", "DSH_É"] {
+            assert_eq!(
+                refused("second", &[key]),
+                format!(
+                    "contributor \"second\" declares \"{key}\", which is no managed name; use DSH_ and then A-Z, 0-9 or _"
+                )
+            );
+        }
+        let _second = managed.register("second", vec![Variable::new("DSH_OTHER", "")], gives(&[]));
+        assert_eq!(managed.list().len(), 6);
+    }
+
+    #[test]
+    fn what_a_resolver_may_not_return_fails_the_snapshot() {
+        let cases: [(&[(&str, &str)], &str); 4] = [
+            (
+                &[("DSH_OTHER", "x")],
+                "contributor \"region\" returned DSH_OTHER without having declared it; declare it at registration",
+            ),
+            (
+                &[("DSH_HOME", "/evil")],
+                "contributor \"region\" returned DSH_HOME without having declared it; declare it at registration",
+            ),
+            (
+                &[("DSH_REGION", "a"), ("DSH_REGION", "b")],
+                "contributor \"region\" returned DSH_REGION twice; return each key once",
+            ),
+            (
+                &[("DSH_REGION", "a\0b")],
+                "contributor \"region\" returned a value with a NUL byte for DSH_REGION; leave it out",
+            ),
+        ];
+        for (values, text) in cases {
+            let managed = managed();
+            let _contribution = managed.register("region", region(), gives(values)).unwrap();
+            let error = managed.collect(Context::default()).unwrap_err();
+            assert_eq!(error.to_string(), text);
+        }
+    }
+}

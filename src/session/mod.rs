@@ -7,6 +7,9 @@ mod event;
 mod home;
 mod log;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -315,6 +318,14 @@ impl Session {
                 return;
             }
             rings.await;
+        }
+    }
+
+    /// From now on nothing can be appended, as on a full disk.
+    #[cfg(test)]
+    pub(crate) fn make_unwritable(&self) {
+        if let Store::File { log, .. } = &mut *self.store() {
+            *log = Log::open_to_read(log.path()).unwrap();
         }
     }
 

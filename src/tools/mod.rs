@@ -14,6 +14,8 @@ mod tasks;
 pub mod text;
 
 #[cfg(test)]
+mod fake;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
