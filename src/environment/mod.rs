@@ -127,10 +127,20 @@ mod tests {
             command_env(
                 os(&[("A", "inherited")]),
                 Rules::default(),
-                &os(&[("A", "caller"), ("API_KEY", "k"), ("DSH_SHELL", "0"), ("TERM", "xterm")]),
+                &os(&[
+                    ("A", "caller"),
+                    ("API_KEY", "k"),
+                    ("DSH_SHELL", "0"),
+                    ("TERM", "xterm")
+                ]),
                 &strings(&[("DSH_SHELL", "1")]),
             ),
-            with_fixed(&[("A", "caller"), ("API_KEY", "k"), ("DSH_SHELL", "1"), ("TERM", "xterm")])
+            with_fixed(&[
+                ("A", "caller"),
+                ("API_KEY", "k"),
+                ("DSH_SHELL", "1"),
+                ("TERM", "xterm")
+            ])
         );
     }
 
@@ -138,7 +148,11 @@ mod tests {
     fn rules_remove_keep_and_set_but_never_keep_a_managed_name() {
         let (remove, keep) = (
             vec!["LS_COLORS".to_owned(), "KEPT".to_owned()],
-            vec!["KEPT".to_owned(), "SSH_KEY_DIR".to_owned(), "DSH_HOME".to_owned()],
+            vec![
+                "KEPT".to_owned(),
+                "SSH_KEY_DIR".to_owned(),
+                "DSH_HOME".to_owned(),
+            ],
         );
         let set = strings(&[("LANG", "C.UTF-8")]);
         let rules = Rules {

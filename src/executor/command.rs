@@ -104,6 +104,51 @@ pub(crate) fn find_program(
     Err(failed(program, worst))
 }
 
+/// What is reported when `execve` failed for a program that is there and executable.
+pub(crate) fn failed_to_run(program: &OsStr, errno: Errno) -> NeverRan {
+    if errno != Errno::ENOENT {
+        return failed(program, errno);
+    }
+    NeverRan {
+        message: format!(
+            "the interpreter of {} was not found ({})",
+            program.to_string_lossy(),
+            errno.desc()
+        ),
+        ..NeverRan::step(
+            NeverRanCode::SpawnFailed,
+            "execve",
+            errno,
+            "correct its first line, or install the interpreter or loader that it names",
+        )
+    }
+}
+
+/// Whether a command can start in this folder.
+///
+/// # Errors
+/// [`NeverRanCode::InvalidArgs`]: it is relative, missing, not a folder, or out of reach.
+pub(crate) fn check_workdir(workdir: &Path) -> Result<(), NeverRan> {
+    let (fact, remedy) = if workdir.is_relative() {
+        ("is not absolute", "give its full path")
+    } else {
+        match std::fs::metadata(workdir) {
+            Ok(facts) if !facts.is_dir() => ("is not a folder", ""),
+            Ok(_) if nix::unistd::eaccess(workdir, AccessFlags::X_OK).is_ok() => return Ok(()),
+            Ok(_) => ("can't be reached", ""),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                ("can't be reached", "")
+            }
+            Err(_) => ("does not exist", ""),
+        }
+    };
+    Err(NeverRan::refused(
+        NeverRanCode::InvalidArgs,
+        format!("working directory {fact}: {}", workdir.display()),
+        remedy,
+    ))
+}
+
 /// What is reported when `execve` of `program` failed.
 pub(crate) fn failed(program: &OsStr, errno: Errno) -> NeverRan {
     let program = program.to_string_lossy();
@@ -137,8 +182,7 @@ pub(crate) fn os_error(error: &std::io::Error) -> Errno {
 }
 
 fn executable(path: &Path) -> Result<(), Errno> {
-    let facts = std::fs::metadata(path)
-        .map_err(|error| os_error(&error))?;
+    let facts = std::fs::metadata(path).map_err(|error| os_error(&error))?;
     if !facts.is_file() {
         return Err(Errno::EACCES);
     }
@@ -147,4 +191,70 @@ fn executable(path: &Path) -> Result<(), Errno> {
 
 fn errno(error: rustix::io::Errno) -> Errno {
     Errno::from_raw(error.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn shell(length: usize) -> Command {
+        Command::Shell("x".repeat(length).into())
+    }
+
+    #[test]
+    fn text_up_to_the_longest_argument_is_an_argument_and_longer_text_a_script() {
+        let fits = shell(ARGUMENT_BYTES);
+        assert_eq!(script(&fits), None);
+        assert_eq!(argv(&fits, 9)[..3], ["bash", "--norc", "-c"]);
+        assert_eq!(argv(&fits, 9)[3].len(), 131_071);
+        let long = shell(ARGUMENT_BYTES + 1);
+        assert_eq!(script(&long).map(<[u8]>::len), Some(131_072));
+        assert_eq!(
+            argv(&long, 9),
+            ["bash", "--norc", "-c", "eval \"$(</dev/fd/9)\" 9<&-"]
+        );
+    }
+
+    #[test]
+    fn a_sealed_file_reads_from_its_start_and_can_not_be_changed() {
+        let mut file = std::fs::File::from(sealed("test", b"abc").unwrap());
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "abc");
+        let error = std::io::Write::write(&mut file, b"d").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        assert_eq!(
+            rustix::io::fcntl_getfd(&file).unwrap(),
+            rustix::io::FdFlags::CLOEXEC
+        );
+    }
+
+    #[test]
+    fn the_first_executable_of_the_path_is_taken_and_a_plain_file_is_told_apart() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        for (folder, mode) in [("a", 0o644), ("b", 0o755), ("c", 0o755)] {
+            let folder = dir.path().join(folder);
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join("tool"), "").unwrap();
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(folder.join("tool"), mode).unwrap();
+        }
+        let find = |path: &str| {
+            let env = [("PATH".into(), path.into())];
+            find_program("tool".as_ref(), &env, dir.path())
+                .map_err(|error| error.errno.unwrap_or_default())
+        };
+        // Entries are relative to the working directory here; `.` has no such file.
+        assert_eq!(find("a:b:c"), Ok(dir.path().join("b/tool")));
+        assert_eq!(find(".:c"), Ok(dir.path().join("c/tool")));
+        assert_eq!(find(".:a"), Err("EACCES".to_owned()));
+        assert_eq!(find("."), Err("ENOENT".to_owned()));
+        assert_eq!(
+            find_program("a/tool".as_ref(), &[], dir.path()).map_err(|error| error.message),
+            Err("program is not executable: a/tool (Permission denied)".to_owned())
+        );
+    }
 }

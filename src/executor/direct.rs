@@ -18,7 +18,6 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, WaitId, WaitIdOptions};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -44,6 +43,7 @@ impl Launcher for Direct {
 }
 
 fn spawn(spec: &ExecSpec) -> Result<Launched, NeverRan> {
+    command::check_workdir(&spec.workdir)?;
     let script = command::script(&spec.command)
         .map(|text| command::sealed("script", text))
         .transpose()
@@ -71,9 +71,9 @@ fn spawn(spec: &ExecSpec) -> Result<Launched, NeverRan> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     crate::sys::child::detach(&mut child, script.as_ref().map(|_| script_fd));
-    let mut child = child.spawn().map_err(|error| {
-        command::failed(name, command::os_error(&error))
-    })?;
+    let mut child = child
+        .spawn()
+        .map_err(|error| command::failed_to_run(name, command::os_error(&error)))?;
     let output = child.stdout.take().zip(child.stderr.take());
     let child = Child::adopt(child)?;
     // Both were asked for above, so both are there.
@@ -109,7 +109,7 @@ impl Child {
         let leader = rustix::process::Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(leader, PidfdFlags::empty())
             .map_err(io::Error::from)
-            .and_then(|pidfd| AsyncFd::with_interest(pidfd, Interest::READABLE));
+            .and_then(crate::sys::child::watch);
         match pidfd {
             Ok(pidfd) => Ok(Child {
                 leader: Pid::from_raw(leader.as_raw_nonzero().get()),
@@ -133,8 +133,10 @@ impl Child {
         if self.reaped.load(Ordering::Relaxed) {
             return;
         }
+        // Looked for first: once the parents die, nothing tells whose children the others were.
+        let tree = self.alive();
         signal_group(self.leader, signal);
-        for process in self.alive() {
+        for process in tree {
             if process.group != self.leader.as_raw() {
                 process.signal(signal);
             }
@@ -152,28 +154,41 @@ impl Child {
         members.into_iter().filter(Process::is_alive).collect()
     }
 
+    /// How many of the process group still run, the leader being reaped. The number may name another group
+    /// by now, so this only asks and nothing is sent.
+    fn alive_in_group(&self) -> usize {
+        if killpg(self.leader, None) == Err(Errno::ESRCH) {
+            return 0;
+        }
+        processes()
+            .iter()
+            .filter(|process| process.group == self.leader.as_raw() && process.is_alive())
+            .count()
+    }
+
     /// How the leader ended, without reaping it, once it has.
     fn peek(&mut self) -> Option<Ended> {
         if self.ended.is_none() {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-            self.ended = match rustix::process::waitid(
-                WaitId::PidFd(self.pidfd.get_ref().as_fd()),
-                options,
-            ) {
-                Ok(None) | Err(rustix::io::Errno::INTR) => None,
-                Ok(Some(status)) => Some(match (status.exit_status(), status.terminating_signal()) {
-                    (Some(code), _) => Ended::Exited(code),
-                    (None, Some(signal)) => Ended::Signalled(signal),
-                    (None, None) => Ended::Signalled(libc::SIGKILL),
-                }),
-                Err(_) => {
-                    self.missing.push(
+            self.ended =
+                match rustix::process::waitid(WaitId::PidFd(self.pidfd.get_ref().as_fd()), options)
+                {
+                    Ok(None) | Err(rustix::io::Errno::INTR) => None,
+                    Ok(Some(status)) => {
+                        Some(match (status.exit_status(), status.terminating_signal()) {
+                            (Some(code), _) => Ended::Exited(code),
+                            (None, Some(signal)) => Ended::Signalled(signal),
+                            (None, None) => Ended::Signalled(libc::SIGKILL),
+                        })
+                    }
+                    Err(_) => {
+                        self.missing.push(
                         "how the command ended: the harness ignores SIGCHLD or waited for it itself"
                             .to_owned(),
                     );
-                    Some(Ended::Signalled(libc::SIGKILL))
-                }
-            };
+                        Some(Ended::Signalled(libc::SIGKILL))
+                    }
+                };
         }
         self.ended
     }
@@ -186,8 +201,7 @@ impl Child {
                 self.alive().len()
             } else {
                 self.reap();
-                // Only asks: the number may be in use again by now, so nothing is sent.
-                usize::from(killpg(self.leader, None) != Err(Errno::ESRCH))
+                self.alive_in_group()
             };
             if left == 0 {
                 return;
@@ -405,4 +419,69 @@ fn members(leader: i32, known: &mut BTreeMap<i32, u64>, all: Vec<Process>) -> Ve
     known.clear();
     known.extend(members.iter().map(|member| (member.pid, member.start)));
     members
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: i32, parent: i32, group: i32, session: i32) -> Process {
+        Process {
+            pid,
+            state: b'S',
+            parent,
+            group,
+            session,
+            start: 100 + u64::try_from(pid).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_name_with_blanks_and_parentheses_does_not_shift_the_fields() {
+        let stat = "42 (a) b (c)) R 7 40 39 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 12345 99";
+        assert_eq!(
+            Process::parse(stat),
+            Some(Process {
+                pid: 42,
+                state: b'R',
+                parent: 7,
+                group: 40,
+                session: 39,
+                start: 12345
+            })
+        );
+        assert_eq!(Process::parse("42 (a) R 7"), None);
+    }
+
+    #[test]
+    fn the_tree_is_group_session_descendants_and_what_was_seen_before() {
+        let all = vec![
+            process(1, 0, 1, 1),
+            // A grandchild in a session of its own stands before its parent.
+            process(4, 3, 4, 4),
+            process(10, 1, 10, 10),
+            process(2, 10, 10, 10),
+            process(3, 2, 3, 10),
+            // Reparented to 1, in a group and session of its own, but seen before.
+            process(5, 1, 5, 5),
+            // The number was seen before, the process wasn't.
+            process(6, 1, 6, 6),
+            process(7, 1, 7, 7),
+        ];
+        let mut known = BTreeMap::from([(5, 105), (6, 1)]);
+        let mut pids: Vec<i32> = members(10, &mut known, all).iter().map(|p| p.pid).collect();
+        pids.sort_unstable();
+        assert_eq!(pids, [2, 3, 4, 5, 10]);
+        assert_eq!(
+            known,
+            BTreeMap::from([(2, 102), (3, 103), (4, 104), (5, 105), (10, 110)])
+        );
+    }
+
+    #[test]
+    fn this_process_is_among_those_that_proc_shows() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let found = processes().into_iter().find(|process| process.pid == own);
+        assert!(found.is_some_and(|process| process.is_alive()));
+    }
 }

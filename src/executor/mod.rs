@@ -246,9 +246,7 @@ pub trait Executor: Send + Sync {
 
     /// Ends one session: kills its tasks and waits until each is gone, removes its spill files and ends
     /// its cell. A later request of the same session starts afresh.
-    async fn end_session(&self, session: &str) {
-        let _ = session;
-    }
+    async fn end_session(&self, _session: &str) {}
 
     /// Kills every task, waits until each is gone, and ends every cell.
     async fn shutdown(&self);

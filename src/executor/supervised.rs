@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::environment::{Rules, command_env};
+use crate::executor::command;
 use crate::executor::supervise::{Job, Launched, Launcher, Stop};
 use crate::executor::tasks::Tasks;
 use crate::executor::{
@@ -96,7 +97,7 @@ impl Settings {
     ) -> Result<ExecSpec, NeverRan> {
         check(&request)?;
         let workdir = request.workdir.unwrap_or_else(|| workspace.clone());
-        check_workdir(&workdir)?;
+        command::check_workdir(&workdir)?;
         let env = match &self.inherited {
             Some(inherited) => command_env(
                 inherited.iter().cloned(),
@@ -300,7 +301,10 @@ impl Supervised {
         self.tasks.shutdown().await;
         // A foreground run whose future is never polled again can't be waited for.
         let enough = self.settings.grace + Duration::from_secs(5);
-        if tokio::time::timeout(enough, self.closing.closed()).await.is_err() {
+        if tokio::time::timeout(enough, self.closing.closed())
+            .await
+            .is_err()
+        {
             tracing::warn!("a foreground run is still held at shutdown");
         }
         self.launcher.shutdown().await;
@@ -413,28 +417,4 @@ fn check(request: &ExecRequest) -> Result<(), NeverRan> {
         }
     }
     Ok(())
-}
-
-fn check_workdir(workdir: &Path) -> Result<(), NeverRan> {
-    if workdir.is_relative() {
-        return Err(invalid(
-            format!("working directory is not absolute: {}", workdir.display()),
-            "give its full path",
-        ));
-    }
-    match std::fs::metadata(workdir) {
-        Ok(facts) if facts.is_dir() => Ok(()),
-        Ok(_) => Err(invalid(
-            format!("working directory is not a folder: {}", workdir.display()),
-            "",
-        )),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(invalid(
-            format!("working directory can't be reached: {}", workdir.display()),
-            "",
-        )),
-        Err(_) => Err(invalid(
-            format!("working directory does not exist: {}", workdir.display()),
-            "",
-        )),
-    }
 }

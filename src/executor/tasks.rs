@@ -22,8 +22,9 @@ use crate::request::{ExecSpec, Owner};
 
 /// Bytes of a command's text that a task remembers for [`TaskInfo`].
 const COMMAND_BYTES: usize = 4_000;
-/// Settled tasks whose unread output stays in memory; that of older ones is left to their spill files.
-const UNREAD_TASKS: usize = 64;
+/// Bytes of unread output that settled tasks keep in memory together, the newest first; that of older
+/// ones is left to their spill files.
+const UNREAD_BYTES: usize = 16_000_000;
 
 /// All tasks of one executor.
 #[derive(Default)]
@@ -159,9 +160,9 @@ impl Tasks {
         task.stop.request(Cut::Killed);
         Ok(match task.settled().await {
             TaskStatus::Killed => Kill::Killed,
-            TaskStatus::Running
-            | TaskStatus::Completed { .. }
-            | TaskStatus::KilledBySignal(_) => Kill::AlreadyFinished,
+            TaskStatus::Running | TaskStatus::Completed { .. } | TaskStatus::KilledBySignal(_) => {
+                Kill::AlreadyFinished
+            }
         })
     }
 
@@ -192,7 +193,10 @@ impl Tasks {
     /// Kills the tasks of one session and waits until each is gone.
     pub(crate) async fn end_session(&self, session: &str) {
         let tasks = lock(&self.0.table).tasks.clone();
-        end(tasks.iter().filter(|task| task.session.as_deref() == Some(session))).await;
+        end(tasks
+            .iter()
+            .filter(|task| task.session.as_deref() == Some(session)))
+        .await;
     }
 
     /// Refuses new tasks, silences the listeners, kills every task and waits until each is gone.
@@ -254,9 +258,7 @@ impl NewTask {
     }
 
     fn settle_as(&self, status: TaskStatus) {
-        self.task
-            .state
-            .send_replace(State::Settled(status.clone()));
+        self.task.state.send_replace(State::Settled(status.clone()));
         self.shared.tell(&self.task.info(status.clone()));
         self.task.state.send_replace(State::Told(status));
         self.shared.shed_old_output();
@@ -278,7 +280,11 @@ impl Shared {
             // It may have gone, or a shutdown may have begun, while another one was told.
             let still_there = {
                 let listeners = lock(&self.listeners);
-                !listeners.closed && listeners.registered.iter().any(|(other, _)| *other == number)
+                !listeners.closed
+                    && listeners
+                        .registered
+                        .iter()
+                        .any(|(other, _)| *other == number)
             };
             if still_there && catch_unwind(AssertUnwindSafe(|| listener(info))).is_err() {
                 tracing::warn!(task = info.id.0, "a completion listener panicked");
@@ -288,13 +294,15 @@ impl Shared {
 
     fn shed_old_output(&self) {
         let tasks = lock(&self.table).tasks.clone();
-        let settled = tasks
-            .iter()
-            .rev()
-            .filter(|task| task.status() != TaskStatus::Running);
-        settled
-            .skip(UNREAD_TASKS)
-            .for_each(|task| task.capture.shed());
+        let mut held = 0;
+        for task in tasks.iter().rev() {
+            if task.status() != TaskStatus::Running {
+                held += task.capture.held();
+                if held > UNREAD_BYTES {
+                    task.capture.shed();
+                }
+            }
+        }
     }
 }
 
@@ -343,8 +351,29 @@ impl State {
 /// At most [`COMMAND_BYTES`], cut between characters.
 fn shortened(mut text: String) -> String {
     if text.len() > COMMAND_BYTES {
-        text.truncate(text.floor_char_boundary(COMMAND_BYTES));
+        let cut = (0..=COMMAND_BYTES)
+            .rev()
+            .find(|at| text.is_char_boundary(*at));
+        text.truncate(cut.unwrap_or(0));
         text.push('…');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_command_is_remembered_shortened_and_a_short_one_whole() {
+        assert_eq!(shortened("true".to_owned()), "true");
+        let exact = "x".repeat(COMMAND_BYTES);
+        assert_eq!(shortened(exact.clone()), exact);
+        // The cut would fall inside the character of three bytes.
+        let long = format!("{}\u{8a9e}", "x".repeat(COMMAND_BYTES - 1));
+        assert_eq!(
+            shortened(long),
+            format!("{}…", "x".repeat(COMMAND_BYTES - 1))
+        );
+    }
 }

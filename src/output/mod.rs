@@ -177,6 +177,11 @@ impl Capture {
         unread
     }
 
+    /// Bytes in memory.
+    pub(crate) fn held(&self) -> usize {
+        self.side(Stream::Stdout).tail.held() + self.side(Stream::Stderr).tail.held()
+    }
+
     /// Forgets what is in memory; a later read reports it as dropped.
     pub(crate) fn shed(&self) {
         self.side(Stream::Stdout).tail.shed();

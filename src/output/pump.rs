@@ -8,8 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
@@ -54,28 +53,26 @@ async fn read_all(
     copier: &mut Copier<'_>,
     phase: &mut watch::Receiver<Phase>,
 ) -> io::Result<()> {
-    rustix::io::ioctl_fionbio(&pipe, true)?;
     let capacity = rustix::pipe::fcntl_getpipe_size(&pipe)?;
-    let pipe = AsyncFd::with_interest(pipe, Interest::READABLE)?;
+    let pipe = pipe::Receiver::from_owned_fd(pipe)?;
     let mut buffer = vec![0; CHUNK];
     loop {
-        let mut ready = tokio::select! {
+        tokio::select! {
             ready = pipe.readable() => ready?,
             _ = phase.wait_for(|phase| *phase == Phase::Drain) => break,
-        };
-        match ready.try_io(|pipe| Ok(rustix::io::read(pipe, &mut buffer[..])?)) {
-            Ok(Ok(0)) => return Ok(()),
-            Ok(Ok(count)) => copier.accept(&buffer[..count]).await,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(Err(error)) => return Err(error),
-            Err(_would_block) => {}
+        }
+        match pipe.try_read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => copier.accept(&buffer[..count]).await,
+            Err(error) if is_no_news(&error) => {}
+            Err(error) => return Err(error),
         }
     }
     // Everything that was written before now fits into the pipe, so a writer that goes on for ever is
     // left behind after one pipe's worth. The read is direct: readiness may not have been told yet.
     let mut drained = 0;
     while drained < capacity {
-        match rustix::io::read(pipe.get_ref(), &mut buffer[..]) {
+        match rustix::io::read(&pipe, &mut buffer[..]) {
             Ok(0) | Err(Errno::AGAIN) => break,
             Ok(count) => {
                 drained += count;
@@ -86,6 +83,13 @@ async fn read_all(
         }
     }
     Ok(())
+}
+
+fn is_no_news(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 /// Takes chunks to where they belong.
@@ -153,5 +157,80 @@ impl Copier<'_> {
             tracing::debug!(stream = ?self.stream, %error, "a spill file could not be closed");
             self.capture.side(self.stream).copy = Copy::Lost;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::Duration;
+
+    use super::super::{Captured, SpillCaps, SpillDir};
+    use super::*;
+
+    fn capture(tail: usize) -> (tempfile::TempDir, Arc<Capture>) {
+        let base = tempfile::tempdir().unwrap();
+        let dir = Arc::new(SpillDir::new(base.path()));
+        (base, Capture::new(tail, dir, SpillCaps::default()))
+    }
+
+    fn pipe() -> (OwnedFd, std::fs::File) {
+        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        (reader, writer.into())
+    }
+
+    #[tokio::test]
+    async fn what_was_written_before_the_drain_is_read_although_the_pipe_stays_open() {
+        let (_base, capture) = capture(100_000);
+        let (reader, mut writer) = pipe();
+        writer.write_all(&[b'x'; 60_000]).unwrap();
+        let (_phase, drain) = watch::channel(Phase::Drain);
+        pump(reader, Stream::Stdout, &capture, drain).await;
+        assert_eq!(capture.captured(Stream::Stdout).bytes, 60_000);
+        drop(writer);
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_goes_on_for_ever_is_left_behind_by_the_drain() {
+        let (_base, capture) = capture(1_000);
+        let (reader, mut writer) = pipe();
+        let endless = std::thread::spawn(move || while writer.write_all(b"noise\n").is_ok() {});
+        let (phase, drain) = watch::channel(Phase::Open);
+        let stop = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            phase.send_replace(Phase::Drain);
+        };
+        tokio::join!(pump(reader, Stream::Stdout, &capture, drain), stop);
+        let captured = capture.captured(Stream::Stdout);
+        let spilled = std::fs::metadata(captured.spill.unwrap()).unwrap().len();
+        assert_eq!(spilled, captured.bytes);
+        // The reading end is closed, so the writer met EPIPE.
+        endless.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_costs_the_copy_and_nothing_else() {
+        let (base, capture) = capture(4);
+        let copy = base.path().join("copy");
+        std::fs::write(&copy, "").unwrap();
+        capture.side(Stream::Stderr).copy = Copy::Whole(copy.clone());
+        let mut copier = Copier {
+            writer: Some(Writer::full(copy.clone(), Arc::clone(&capture.dir))),
+            stream: Stream::Stderr,
+            capture: &capture,
+        };
+        copier.accept(b"abcdef").await;
+        copier.accept(b"gh").await;
+        copier.finish().await;
+        assert_eq!(
+            capture.captured(Stream::Stderr),
+            Captured {
+                text: "efgh".to_owned(),
+                truncated: true,
+                bytes: 8,
+                spill: None,
+            }
+        );
+        assert!(!copy.exists());
     }
 }

@@ -154,6 +154,18 @@ impl Writer {
         })
     }
 
+    /// A writer on a device that has no space left.
+    #[cfg(test)]
+    pub(super) fn full(path: PathBuf, dir: Arc<SpillDir>) -> Writer {
+        Writer {
+            file: OpenOptions::new().write(true).open("/dev/full").unwrap(),
+            path,
+            written: 0,
+            caps: SpillCaps::default(),
+            dir,
+        }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -166,7 +178,13 @@ impl Writer {
         }
         // Counted before it is written: a session over its cap stays over it by what failed at most.
         self.written += more;
-        if self.dir.used.fetch_add(more, Ordering::Relaxed).saturating_add(more) > self.caps.session {
+        if self
+            .dir
+            .used
+            .fetch_add(more, Ordering::Relaxed)
+            .saturating_add(more)
+            > self.caps.session
+        {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         self.file.write_all(bytes)

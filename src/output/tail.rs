@@ -36,6 +36,11 @@ impl Tail {
         self.total.saturating_add(more as u64) > self.cap as u64
     }
 
+    /// Bytes in memory.
+    pub(super) fn held(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// What is in memory.
     pub(super) fn bytes(&mut self) -> &[u8] {
         self.bytes.make_contiguous()
@@ -163,7 +168,11 @@ mod tests {
         assert_eq!(
             tail(64, &[b"a\xf0\x28\x8c \xff\x00end"]).text(),
             (
-                "a\u{fffd}(\u{fffd} \u{fffd}\u{fffd}\0end".replacen("\u{fffd}\u{fffd}\0", "\u{fffd}\0", 1),
+                "a\u{fffd}(\u{fffd} \u{fffd}\u{fffd}\0end".replacen(
+                    "\u{fffd}\u{fffd}\0",
+                    "\u{fffd}\0",
+                    1
+                ),
                 false
             )
         );

@@ -6,9 +6,12 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Makes the child of `command` the leader of a session of its own, without a controlling terminal, and
 /// lets it keep standard input, output and error, and `script` where given, and no other descriptor.
@@ -26,6 +29,17 @@ pub(crate) fn detach(command: &mut Command, script: Option<RawFd>) {
     };
     // SAFETY: the closure makes three system calls and touches no memory but its own copy of `script`.
     unsafe { command.pre_exec(steps) };
+}
+
+/// Watches a descriptor for being readable, as a pidfd is when its process has ended.
+///
+/// # Errors
+/// The kernel can't poll it.
+pub(crate) fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd is open, is always the same number, and is closed only when the AsyncFd that
+    // owns it from here on drops it.
+    let watched = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) };
+    Ok(watched?)
 }
 
 fn mark_close_on_exec(first: RawFd) -> io::Result<()> {
