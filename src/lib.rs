@@ -14,6 +14,8 @@ pub mod policy;
 
 pub mod request;
 
+pub mod session;
+
 pub mod environment;
 
 pub mod plan;
@@ -25,6 +27,13 @@ pub mod denial;
 mod cell;
 
 pub mod executor;
+
+pub mod approval;
+
+pub mod tools;
+
+#[cfg(feature = "mcp")]
+pub mod mcp;
 
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -3,6 +3,8 @@
 //! Rule: what is inherited passes the scrub; what somebody passes on purpose doesn't; this process's own
 //! environment is never changed.
 
+pub mod managed;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
