@@ -66,9 +66,12 @@ pub fn facts(inputs: &Inputs<'_>) -> Vec<Fact> {
         inputs,
         command: &command,
     };
+    let told_on_output = read(inputs.stdout)
+        .into_iter()
+        .filter(|reading| judge.belongs_on_output(reading));
     let readings: Vec<Reading> = read(inputs.stderr)
         .into_iter()
-        .chain(read(inputs.stdout))
+        .chain(told_on_output)
         .filter(|reading| !judge.is_quotation(reading))
         .collect();
     let told: Vec<(Fact, &Reading)> = readings
@@ -81,11 +84,11 @@ pub fn facts(inputs: &Inputs<'_>) -> Vec<Fact> {
     }
     let mut unique: Vec<Fact> = Vec::new();
     for fact in facts {
+        // An address that isn't told adds nothing to one that is.
+        let unnamed = |fact: &Fact| fact.path.is_none() && fact.address.is_none();
         let same = |old: &Fact| {
             old.class == fact.class
-                && old.path == fact.path
-                && old.address == fact.address
-                && (old.operation == fact.operation || fact.evidence != old.evidence)
+                && ((old.path == fact.path && old.address == fact.address) || unnamed(&fact))
         };
         if unique.len() < MAX_FACTS && !unique.iter().any(same) {
             unique.push(fact);
@@ -144,6 +147,19 @@ impl Judge<'_> {
                     && (line.starts_with("fatal: ") || line.starts_with("error: ")))
             }
         }
+    }
+
+    /// Programs complain on standard error. On standard output another program's complaint is data,
+    /// unless the command leads one into the other.
+    fn belongs_on_output(&self, reading: &Reading) -> bool {
+        let merged = [">&1", "&>", "|&", "STDOUT", "capture"]
+            .iter()
+            .any(|sign| self.command.mentions(sign));
+        let own = reading
+            .program
+            .as_deref()
+            .is_none_or(|program| self.command.starts(program));
+        merged || own
     }
 
     fn fact(&self, reading: &Reading) -> Option<Fact> {
@@ -323,6 +339,9 @@ impl Judge<'_> {
         } else {
             wish
         };
+        if operation == Some("open") && self.disk().kind(&target) != Kind::File {
+            return None;
+        }
         let forbidden = match wish {
             Wish::Read | Wish::Execute => hidden,
             Wish::Name => !access.write || self.holds_protected(&target),
@@ -353,11 +372,13 @@ impl Judge<'_> {
             Wish::Execute => Class::Exec,
             Wish::Write | Wish::Name | Wish::Metadata => Class::FileWrite,
         };
-        let word = operation.unwrap_or(match wish {
-            Wish::Read => "read",
-            Wish::Execute => "execute",
-            Wish::Write | Wish::Name | Wish::Metadata => "write",
-        });
+        let word = operation
+            .filter(|operation| *operation != "open")
+            .unwrap_or(match wish {
+                Wish::Read => "read",
+                Wish::Execute => "execute",
+                Wish::Write | Wish::Name | Wish::Metadata => "write",
+            });
         let errno = reading.errno.unwrap_or(match self.inputs.dialect {
             Dialect::Mounts if !hidden => "EROFS",
             Dialect::Mounts | Dialect::Landlock => "EACCES",
@@ -544,7 +565,10 @@ impl Judge<'_> {
         if !self.network_is_off() || host.is_some_and(local) || (host.is_none() && offline) {
             return None;
         }
-        Some(self.network_fact(reading, "resolve", host.map(str::to_owned)))
+        let host = host
+            .map(str::to_owned)
+            .or_else(|| self.command.hosts().into_iter().next());
+        Some(self.network_fact(reading, "resolve", host))
     }
 
     fn address(&self, reading: &Reading, host: Option<&str>, port: Option<u16>) -> Option<Fact> {
@@ -809,7 +833,17 @@ impl Judge<'_> {
                 program.is_some_and(|program| earlier.iter().any(|s| s.program() == Some(program)));
             let after = program
                 .is_some_and(|program| deciding.iter().any(|s| s.program() == Some(program)));
-            before && !after && names(earlier, &piece) && !names(deciding, &piece)
+            // `cp x /there/` names the folder of what it couldn't create.
+            let folder = fact
+                .path
+                .as_deref()
+                .and_then(Path::parent)
+                .filter(|folder| folder.components().count() > 2);
+            let named = |segments: &[Segment]| {
+                names(segments, &piece)
+                    || folder.is_some_and(|folder| names(segments, &folder.to_string_lossy()))
+            };
+            before && !after && named(earlier) && !named(deciding)
         })
     }
 }

@@ -65,7 +65,7 @@ pub enum Subject {
     Limit,
 }
 
-/// What the text claims, in order.
+/// What the text of one stream claims, in order.
 pub fn read(text: &[u8]) -> Vec<Reading> {
     let text = String::from_utf8_lossy(text);
     let lines: Vec<Cow<'_, str>> = text.lines().take(MAX_LINES).map(clean).collect();
@@ -283,13 +283,11 @@ fn speaker(line: &str) -> Option<&str> {
         && words::signs(rest.as_bytes())
             .next()
             .is_some_and(|found| found.start == 0);
-    let is_exception =
-        name.ends_with("Error") || name.ends_with("Exception") || name.starts_with("java.");
     let is_level = matches!(
         name.to_ascii_lowercase().as_str(),
         "error" | "fatal" | "warning" | "e" | "w" | "err" | "panic" | "caused"
     );
-    (named && !is_path && !is_exception && !is_level).then_some(name)
+    (named && !is_path && !is_exception(name) && !is_level).then_some(name)
 }
 
 /// `sudo`, `su`, `ping` and other programs that need their set-user-id bit.
@@ -472,6 +470,16 @@ fn is_host(word: &str) -> bool {
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
         && word.chars().any(|c| c.is_ascii_alphabetic())
+        && !is_exception(word)
+}
+
+/// Names of exceptions, as runtimes print them before the message.
+fn is_exception(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.ends_with("error")
+        || name.ends_with("exception")
+        || name.ends_with("gaierror")
+        || name.ends_with("herror")
 }
 
 /// A UNIX socket by path.
@@ -552,6 +560,19 @@ fn connection(seen: &Seen<'_>) -> Option<Reading> {
 
 /// The address that a line names.
 fn address(line: &str) -> (Option<String>, Option<u16>) {
+    // The shell's own network: `/dev/tcp/HOST/PORT`.
+    if let Some((_, rest)) = line
+        .split_once("/dev/tcp/")
+        .or_else(|| line.split_once("/dev/udp/"))
+    {
+        let mut parts = rest
+            .split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')))
+            .filter(|part| !part.is_empty());
+        return (
+            parts.next().map(str::to_owned),
+            parts.next().and_then(|port| port.parse().ok()),
+        );
+    }
     let mut host = None;
     let mut port = None;
     let mut expect_port = false;
@@ -672,20 +693,21 @@ fn file_by_errno(seen: &Seen<'_>) -> Option<Reading> {
 
 /// Whether the line tells a failed call although it names no path.
 fn tells_a_call(seen: &Seen<'_>) -> bool {
-    let structured = seen.has("[errno ")
-        || seen.has("(os error ")
-        || seen.has("os { code:")
-        || seen.has("exception")
-        || seen.has("errno::")
-        || seen.has("\"errno\"")
-        || seen.has("errno: -")
-        || seen.has("code: 'e");
+    let structured = [
+        "[errno ",
+        "(os error ",
+        "os { code:",
+        "exception",
+        "errno::",
+        "\"errno\"",
+        "errno: -",
+    ]
+    .iter()
+    .any(|mark| seen.has(mark));
     let verbs = [
         "open",
-        "create",
         "creat",
-        "write",
-        "writing",
+        "writ",
         "mkdir",
         "unlink",
         "remove",
@@ -693,7 +715,11 @@ fn tells_a_call(seen: &Seen<'_>) -> bool {
         "temp file",
         "here-document",
         "save",
+        "saving",
         "lock",
+        "copy",
+        "move",
+        "append",
     ];
     structured || verbs.iter().any(|verb| seen.before().to_ascii_lowercase().contains(verb))
         // Perl's own `die $!`.
@@ -871,6 +897,36 @@ fn paths_nearby(seen: &Seen<'_>) -> Vec<String> {
         .unwrap_or_default()
 }
 
+const CREATE: &[&str] = &[
+    "could not create",
+    "couldn't create",
+    "cannot create",
+    "can't create",
+    "unable to create",
+    "failed to create",
+    "error creating",
+];
+const WRITE: &[&str] = &[
+    "could not write",
+    "couldn't write",
+    "cannot write",
+    "can't write",
+    "unable to write",
+    "failed to write",
+    "error writing",
+    "cannot save",
+    "could not save",
+    "failed to save",
+];
+const OPEN: &[&str] = &[
+    "could not open",
+    "couldn't open",
+    "cannot open",
+    "can't open",
+    "unable to open",
+    "failed to open",
+];
+
 /// A path that a program couldn't use, told in its own words without an errno.
 fn file_by_wording(seen: &Seen<'_>) -> Option<Reading> {
     if seen.errno.is_some() {
@@ -896,17 +952,13 @@ fn file_by_wording(seen: &Seen<'_>) -> Option<Reading> {
         ("write", paths)
     } else if seen.has("could not write index") {
         ("write", vec![".git/index.lock".to_owned()])
-    } else if [
-        "could not create",
-        "couldn't create",
-        "cannot create",
-        "can't create",
-        "unable to create",
-    ]
-    .iter()
-    .any(|piece| seen.has(piece))
-    {
+    } else if CREATE.iter().any(|piece| seen.has(piece)) {
         ("create", paths)
+    } else if WRITE.iter().any(|piece| seen.has(piece)) && !paths.is_empty() {
+        ("write", paths)
+    } else if OPEN.iter().any(|piece| seen.has(piece)) && !paths.is_empty() {
+        // A file that isn't there can't be opened either: only what exists is meant.
+        ("open", paths)
     } else {
         return None;
     };
@@ -926,8 +978,8 @@ fn operation(seen: &Seen<'_>) -> Option<&'static str> {
         Some("ln") => Some("link"),
         Some("mv") => Some("rename"),
         Some(
-            "cat" | "head" | "tail" | "grep" | "ls" | "find" | "du" | "wc" | "less" | "cmp"
-            | "diff" | "file" | "cd",
+            "cat" | "head" | "tail" | "grep" | "ls" | "du" | "wc" | "less" | "cmp" | "diff"
+            | "file" | "cd",
         ) => Some("read"),
         _ => None,
     };
@@ -957,6 +1009,7 @@ fn operation(seen: &Seen<'_>) -> Option<&'static str> {
         ("unlink", "remove"),
         ("rmdir", "remove"),
         ("remove", "remove"),
+        ("delete", "remove"),
         ("rename", "rename"),
         ("symlink", "link"),
         ("hard link", "link"),
@@ -968,7 +1021,9 @@ fn operation(seen: &Seen<'_>) -> Option<&'static str> {
         .iter()
         .find(|(verb, _)| text.contains(verb))
         .map(|(_, operation)| *operation);
-    by_program.or(by_verb)
+    by_program
+        .or(by_verb)
+        .or((seen.program == Some("find")).then_some("read"))
 }
 
 /// What stands in quotes of any kind, in order.
