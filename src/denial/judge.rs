@@ -773,14 +773,22 @@ impl Judge<'_> {
                         },
                     )
                 };
-                // On success an address that nobody speaks of was a try with another way out.
-                (self.network_is_off() && denied && (failed || told.is_some()))
+                // On success an address that nobody speaks of was a try with another way out; but a lost
+                // datagram tells nobody.
+                let lost = loopback && open;
+                (self.network_is_off() && denied && (failed || told.is_some() || lost))
                     .then(|| fact(None, Some(address.to_string()), name))
             }
             Target::SocketPath(bytes) => {
                 use std::os::unix::ffi::OsStrExt;
                 let path = PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
-                matches!(event.errno, libc::EACCES | libc::EPERM).then(|| Fact {
+                let refused = matches!(event.errno, libc::EACCES | libc::EPERM);
+                // Sockets below `/run` are hidden, and the C library itself looks for some of them.
+                let hidden = event.errno == libc::ENOENT
+                    && (failed || told.is_some())
+                    && !is_name_service(&path)
+                    && self.disk().listens(&event.target);
+                (refused || hidden).then(|| Fact {
                     allowed_under: Some(Mode::DangerFullAccess),
                     confidence: Confidence::Proven,
                     ..fact(Some(path), None, errno_name(errno))
@@ -788,7 +796,11 @@ impl Judge<'_> {
             }
             Target::SocketName(bytes) => {
                 let name = format!("@{}", String::from_utf8_lossy(bytes));
-                matches!(event.errno, libc::EACCES | libc::EPERM).then(|| Fact {
+                let refused = matches!(event.errno, libc::EACCES | libc::EPERM);
+                // A network namespace of one's own has its own names.
+                let elsewhere =
+                    event.errno == libc::ECONNREFUSED && self.disk().listens(&event.target);
+                (refused || elsewhere).then(|| Fact {
                     allowed_under: Some(Mode::DangerFullAccess),
                     confidence: Confidence::Proven,
                     ..fact(None, Some(name), errno_name(errno))
@@ -846,6 +858,13 @@ impl Judge<'_> {
             before && !after && named(earlier) && !named(deciding)
         })
     }
+}
+
+/// Sockets that the C library tries on its way to users, groups and hosts, with another way behind.
+fn is_name_service(path: &Path) -> bool {
+    ["nscd", "userdb", "nslcd", "sssd", "lib/sss"]
+        .iter()
+        .any(|service| path.to_string_lossy().contains(service))
 }
 
 fn wish_of(operation: Option<&str>) -> Wish {
