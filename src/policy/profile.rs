@@ -7,15 +7,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Limits, Network, Origin, RefusedCalls, Require, calls};
-use crate::host::paths;
+use crate::host::paths::{self, Stamp};
 use crate::mode::Mode;
 use crate::outcome::{NeverRan, NeverRanCode};
 
@@ -114,6 +113,24 @@ pub fn settle(
     user: &[Arc<Profile>],
     arguments: Arguments,
     workspace: Option<&Profile>,
+) -> Result<Arc<Settings>, NeverRan> {
+    static BUILTIN_ALONE: [OnceLock<Arc<Settings>>; 3] = [const { OnceLock::new() }; 3];
+    let alone = &BUILTIN_ALONE[mode as usize];
+    if !user.is_empty() || arguments != Arguments::default() || workspace.is_some() {
+        return add_up(mode, user, arguments, workspace).map(Arc::new);
+    }
+    if let Some(settings) = alone.get() {
+        return Ok(settings.clone());
+    }
+    let settings = Arc::new(add_up(mode, user, arguments, workspace)?);
+    Ok(alone.get_or_init(|| settings).clone())
+}
+
+fn add_up(
+    mode: Mode,
+    user: &[Arc<Profile>],
+    arguments: Arguments,
+    workspace: Option<&Profile>,
 ) -> Result<Settings, NeverRan> {
     let builtin = |at: usize| &BUILTIN[at].1;
     // Workspace-write is read-only with writable roots, so it starts from the same file.
@@ -178,12 +195,7 @@ pub fn load(file: &Path) -> Result<Arc<Profile>, NeverRan> {
         )
     };
     let meta = fs::metadata(file).map_err(|error| unreadable(&error))?;
-    let stamp = (
-        meta.dev(),
-        meta.ino(),
-        meta.size(),
-        (meta.ctime(), meta.ctime_nsec()),
-    );
+    let stamp = Stamp::of(&meta);
     // A map of parsed profiles is whole after a panic elsewhere.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((seen, profile)) = known.get(file)
@@ -197,7 +209,9 @@ pub fn load(file: &Path) -> Result<Arc<Profile>, NeverRan> {
     if known.len() == FILES_KNOWN_AT_MOST {
         known.clear();
     }
-    known.insert(file.to_owned(), (stamp, profile.clone()));
+    if stamp.is_settled() {
+        known.insert(file.to_owned(), (stamp, profile.clone()));
+    }
     Ok(profile)
 }
 
@@ -231,8 +245,6 @@ pub const BUILTIN_TEXTS: [(&str, &str); 3] = [
         include_str!("../../sandbox-profiles/danger-full-access.toml"),
     ),
 ];
-
-type Stamp = (u64, u64, u64, (i64, i64));
 
 type Builtin = (&'static str, Result<Profile, NeverRan>);
 
