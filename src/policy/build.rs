@@ -111,6 +111,7 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
         links: Vec::new(),
         pinned: Vec::new(),
         hidden: Vec::new(),
+        git_dirs: Vec::new(),
         warnings,
         lookup: RefCell::default(),
     };
@@ -172,6 +173,14 @@ fn settings(
     let own = match fs::symlink_metadata(&own_file) {
         Err(error) if paths::is_missing(&error) => None,
         _ if !request.mode.is_confined() => None,
+        // A command could let it lead to a secret and read the error text.
+        Ok(meta) if meta.is_symlink() => {
+            return Err(NeverRan::refused(
+                NeverRanCode::InvalidProfile,
+                format!("{own_file:?} is a symbolic link"),
+                "make it a regular file, or name the profile with --profile",
+            ));
+        }
         _ => Some(profile::load(&own_file)?),
     };
     let arguments = profile::Arguments {
@@ -227,6 +236,8 @@ struct Builder {
     links: Vec<Place>,
     pinned: Vec<Place>,
     hidden: Vec<Place>,
+    /// Git directories that are looked after, each for a folder that it serves.
+    git_dirs: Vec<(PathBuf, PathBuf)>,
     warnings: Vec<String>,
     /// What was looked up so far: a policy is about one moment.
     lookup: RefCell<Lookup>,
@@ -400,9 +411,11 @@ impl Builder {
     }
 
     fn protect_git_dir(&mut self, git_dir: &Path, top: &Path) {
-        if !self.is_reachable(git_dir) {
+        let key = (git_dir.to_owned(), top.to_owned());
+        if !self.is_reachable(git_dir) || self.git_dirs.contains(&key) {
             return;
         }
+        self.git_dirs.push(key);
         if self.root_above(git_dir).is_some() {
             self.pinned.push(Place {
                 path: git_dir.to_owned(),

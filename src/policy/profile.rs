@@ -162,20 +162,20 @@ fn add_up(
         ignored: Vec::new(),
     };
     for layer in layers {
-        add(&mut settings, layer.as_ref().map_err(Clone::clone)?)?;
+        add(&mut settings, mode, layer.as_ref().map_err(Clone::clone)?)?;
     }
     for layer in user {
-        add(&mut settings, layer)?;
+        add(&mut settings, mode, layer)?;
     }
     let argument = Profile {
         network: arguments.network.map(from_argument),
         require: arguments.require.map(from_argument),
         ..Profile::default()
     };
-    add(&mut settings, &argument)?;
+    add(&mut settings, mode, &argument)?;
     if let Some(layer) = workspace {
         let (tightening, ignored) = tightening_part(layer, &settings);
-        add(&mut settings, &tightening)?;
+        add(&mut settings, mode, &tightening)?;
         settings.ignored = ignored;
     }
     Ok(settings)
@@ -567,16 +567,23 @@ fn from_argument<T>(value: T) -> Setting<T> {
     }
 }
 
-/// Lays a profile over what stands: lists add, single values replace.
-fn add(settings: &mut Settings, layer: &Profile) -> Result<(), NeverRan> {
-    for (names, key, standing) in [
-        (&layer.unhide, "hidden", &mut settings.hidden),
-        (&layer.unprotect, "protected", &mut settings.protected),
+/// Lays a profile over what stands: lists add, single values replace. One profile serves several modes, so
+/// what it takes away needs to stand only in a mode that has such a list.
+fn add(settings: &mut Settings, mode: Mode, layer: &Profile) -> Result<(), NeverRan> {
+    let (confined, writing) = (mode.is_confined(), mode == Mode::WorkspaceWrite);
+    for (names, key, must_stand, standing) in [
+        (&layer.unhide, "hidden", confined, &mut settings.hidden),
+        (
+            &layer.unprotect,
+            "protected",
+            writing,
+            &mut settings.protected,
+        ),
     ] {
         for name in names {
             let before = standing.len();
             standing.retain(|place| !same_name(&place.value, &name.value));
-            if standing.len() == before {
+            if must_stand && standing.len() == before {
                 return Err(wrong(
                     &name.origin,
                     format!("nothing of that name is {key}: {:?}", name.value),
@@ -594,7 +601,7 @@ fn add(settings: &mut Settings, layer: &Profile) -> Result<(), NeverRan> {
             group.value.calls.retain(|name| *name != call.value);
             found |= group.value.calls.len() != before;
         }
-        if !found {
+        if confined && !found {
             return Err(wrong(
                 &call.origin,
                 format!("{:?} isn't refused", call.value),
