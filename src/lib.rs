@@ -16,3 +16,8 @@ pub mod executor;
 pub mod approval;
 
 pub mod tools;
+
+pub mod audit;
+
+#[cfg(feature = "cli")]
+pub mod cli;

@@ -3,6 +3,7 @@
 //! Rule: what isn't known is kept and passed over; only a mode switch that can't be read counts, as
 //! one to the narrowest mode.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -54,6 +55,8 @@ pub enum What {
     Resume {
         /// The version of this program.
         version: String,
+        /// The mode that holds from now on, until a switch.
+        default_mode: Mode,
         /// Who serves it now.
         process: Process,
     },
@@ -306,9 +309,10 @@ impl What {
         }
     }
 
-    pub(super) fn resume() -> What {
+    pub(super) fn resume(default_mode: Mode) -> What {
         What::Resume {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            default_mode,
             process: Process::current(),
         }
     }
@@ -413,6 +417,48 @@ pub fn fold<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<Mode> {
         folded.apply(event);
     }
     folded.mode
+}
+
+/// A background task that has started and not settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The task's id.
+    pub task: String,
+    /// The mode that it runs under.
+    pub mode: Mode,
+    /// The command.
+    pub command: String,
+    /// The process whose task it is; when that is gone, the task is too.
+    pub process: Process,
+}
+
+/// The background tasks that have started and not settled, oldest first. The two events of a task may
+/// stand in either order: a short one settles before its start is written.
+pub fn running<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Running> {
+    let mut started = Vec::new();
+    let mut settled = HashSet::new();
+    for event in events {
+        match &event.what {
+            What::TaskStarted {
+                task,
+                mode,
+                command,
+                process,
+                ..
+            } => started.push(Running {
+                task: task.clone(),
+                mode: *mode,
+                command: command.clone(),
+                process: *process,
+            }),
+            What::TaskSettled { task, process, .. } => {
+                settled.insert((task.clone(), *process));
+            }
+            _other => {}
+        }
+    }
+    started.retain(|task| !settled.contains(&(task.task.clone(), task.process)));
+    started
 }
 
 /// The text, cut at a character when it is longer than 256 KiB, with a note of how much is missing.

@@ -99,6 +99,11 @@ impl Log {
         Ok(())
     }
 
+    /// Waits until what was appended is on disk.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
     /// One `write`; returns where it landed.
     fn write_once(&mut self, bytes: &[u8]) -> io::Result<u64> {
         let written = loop {

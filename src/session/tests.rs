@@ -67,7 +67,9 @@ fn ids_are_128_random_bits_and_nothing_else_names_a_file() {
         &"A".repeat(32),
     ] {
         assert_eq!(
-            Session::resume(&home, word).unwrap_err().to_string(),
+            Session::resume(&home, word, WorkspaceWrite)
+                .unwrap_err()
+                .to_string(),
             format!(
                 "\"{word}\" is no session id: use 32 hexadecimal digits as `cofferdam session list` prints them"
             )
@@ -75,7 +77,9 @@ fn ids_are_128_random_bits_and_nothing_else_names_a_file() {
     }
     let unknown = "0".repeat(32);
     assert_eq!(
-        Session::resume(&home, &unknown).unwrap_err().to_string(),
+        Session::resume(&home, &unknown, WorkspaceWrite)
+            .unwrap_err()
+            .to_string(),
         format!(
             "no session \"{unknown}\" below {}; `cofferdam session list` prints those that are there",
             home.sessions().display()
@@ -92,7 +96,7 @@ fn a_log_that_is_a_link_is_not_followed() {
     fs::rename(session.log_path().unwrap(), &elsewhere).unwrap();
     symlink(&elsewhere, session.log_path().unwrap()).unwrap();
     assert!(matches!(
-        Session::resume(&home, session.id()),
+        Session::resume(&home, session.id(), WorkspaceWrite),
         Err(SessionError::Unknown { .. })
     ));
     assert!(log::Log::open(&session.log_path().unwrap()).is_err());
@@ -137,15 +141,54 @@ fn a_session_without_a_file_folds_the_same_and_keeps_a_bounded_past() {
 }
 
 #[test]
-fn a_resumed_session_has_its_id_folder_and_default_even_one_that_is_no_utf8() {
+fn a_resumed_session_has_its_id_and_folder_even_one_that_is_no_utf8_and_a_default_of_today() {
     let (_dir, home) = home();
     let cwd = PathBuf::from(std::ffi::OsString::from_vec(b"/w/\xff\n x".to_vec()));
     let session = Session::create(&home, &cwd, DangerFullAccess).unwrap();
-    let resumed = Session::resume(&home, session.id()).unwrap();
+    let resumed = Session::resume(&home, session.id(), WorkspaceWrite).unwrap();
     assert_eq!(resumed.id(), session.id());
     assert_eq!(resumed.cwd(), cwd);
-    assert_eq!(resumed.default_mode(), DangerFullAccess);
+    assert_eq!(resumed.default_mode(), WorkspaceWrite);
     assert_eq!(kinds(&resumed), ["session/start", "session/resume"]);
+}
+
+#[test]
+fn a_switch_from_outside_is_one_event_and_holds_at_once() {
+    let (_dir, home) = home();
+    let session = create(&home);
+    switch(&home, session.id(), ReadOnly, "ada").unwrap();
+    assert_eq!(session.standing().unwrap().switched, Some(ReadOnly));
+    assert_eq!(kinds(&session), ["session/start", "bash/sandbox-mode"]);
+    assert!(switch(&home, &"0".repeat(32), ReadOnly, "ada").is_err());
+}
+
+#[test]
+fn a_task_runs_until_it_has_settled_in_whichever_order_the_two_are_written() {
+    let process = Process::current();
+    let started = |task: &str| What::TaskStarted {
+        call: "c".to_owned(),
+        task: task.to_owned(),
+        mode: WorkspaceWrite,
+        command: "make".to_owned(),
+        process,
+    };
+    let settled = |task: &str, process| What::TaskSettled {
+        task: task.to_owned(),
+        status: Settled::Exited(0),
+        process,
+    };
+    let another = Process { pid: 1, started: 1 };
+    let log = [
+        settled("bash-1", process),
+        started("bash-1"),
+        started("bash-2"),
+        started("bash-3"),
+        settled("bash-2", process),
+        settled("bash-3", another),
+    ];
+    let events: Vec<Event> = log.into_iter().map(Event::now).collect();
+    let names: Vec<String> = running(&events).into_iter().map(|task| task.task).collect();
+    assert_eq!(names, ["bash-3"]);
 }
 
 #[test]
@@ -158,7 +201,7 @@ fn a_log_without_a_start_is_not_resumed() {
     )
     .unwrap();
     assert_eq!(
-        Session::resume(&home, session.id())
+        Session::resume(&home, session.id(), WorkspaceWrite)
             .unwrap_err()
             .to_string(),
         format!(
@@ -180,7 +223,7 @@ fn a_torn_tail_is_passed_over_and_the_next_event_starts_on_a_fresh_line() {
     assert_eq!(session.standing().unwrap().switched, Some(ReadOnly));
     assert_eq!(kinds(&session), ["session/start", "bash/sandbox-mode"]);
 
-    let resumed = Session::resume(&home, session.id()).unwrap();
+    let resumed = Session::resume(&home, session.id(), WorkspaceWrite).unwrap();
     assert_eq!(resumed.standing().unwrap().switched, Some(ReadOnly));
     assert_eq!(
         kinds(&resumed),
@@ -360,7 +403,7 @@ fn ten_thousand_events_of_eight_writers_survive_one_that_is_killed_in_mid_write(
     );
     assert_eq!(kept.len(), distinct.len(), "and none is there twice");
     assert_eq!(
-        Session::resume(&home, session.id())
+        Session::resume(&home, session.id(), WorkspaceWrite)
             .unwrap()
             .standing()
             .unwrap()
@@ -415,7 +458,7 @@ fn a_session_switched_to_read_only_and_killed_at_any_moment_resumes_read_only() 
         child.wait().unwrap();
         acknowledged += lines.filter(|line| line.contains("ack ")).count();
 
-        let resumed = Session::resume(&home, session.id()).unwrap();
+        let resumed = Session::resume(&home, session.id(), WorkspaceWrite).unwrap();
         assert_eq!(resumed.standing().unwrap().switched, Some(ReadOnly));
         let written = kinds(&resumed)
             .iter()

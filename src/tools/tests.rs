@@ -1000,7 +1000,7 @@ async fn a_switch_holds_from_the_next_call_on_also_when_another_process_made_it(
     let executor = Fake::confining(WorkspaceWrite);
     let tools = tools(&executor);
     tools.call("bash", &bash("make"), of(&served)).await;
-    Session::resume(&home, served.id())
+    Session::resume(&home, served.id(), WorkspaceWrite)
         .unwrap()
         .switch(ReadOnly, "ada")
         .unwrap();
@@ -1561,7 +1561,7 @@ fn a_change_of_an_announced_mode_is_told_once_also_across_a_restart() {
         "back before the next step"
     );
     session.switch(ReadOnly, "ada").unwrap();
-    let resumed = Session::resume(&home, session.id()).unwrap();
+    let resumed = Session::resume(&home, session.id(), WorkspaceWrite).unwrap();
     let told = tools.narrate(&resumed).unwrap().unwrap();
     assert_eq!(
         told,
