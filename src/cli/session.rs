@@ -210,16 +210,17 @@ struct Summary {
 
 impl Summary {
     fn of(events: &[Event]) -> Summary {
-        let start = events.iter().find_map(|event| match &event.what {
-            What::Start { cwd, .. } => Some((event.at, cwd.to_string_lossy().into_owned())),
-            _other => None,
-        });
-        let default = events.iter().rev().find_map(|event| match &event.what {
-            What::Start { default_mode, .. } | What::Resume { default_mode, .. } => {
-                Some(*default_mode)
+        let mut start = None;
+        let mut default = None;
+        for event in events {
+            if let (None, What::Start { cwd, .. }) = (&start, &event.what) {
+                start = Some((event.at, cwd.to_string_lossy().into_owned()));
             }
-            _other => None,
-        });
+            if let What::Start { default_mode, .. } | What::Resume { default_mode, .. } = event.what
+            {
+                default = Some(default_mode);
+            }
+        }
         let called = |event: &&Event| matches!(event.what, What::Call(_));
         Summary {
             began: start.as_ref().map_or(0, |(at, _cwd)| *at),

@@ -359,23 +359,17 @@ impl Event {
 
     /// The event as JSON, as it stands in the log.
     pub fn to_value(&self) -> Value {
-        match &self.what {
-            What::Other { body, .. } => body.clone(),
-            _known => serde_json::to_value(self).unwrap_or(Value::Null),
+        if let What::Other { body, .. } = &self.what {
+            return body.clone();
         }
+        serde_json::to_value(self).unwrap_or(Value::Null)
     }
 
     /// The event's `type`.
     pub fn kind(&self) -> String {
-        match &self.what {
-            What::Other { kind, .. } => kind.clone(),
-            _known => self
-                .to_value()
-                .get("type")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned(),
-        }
+        let value = self.to_value();
+        let kind = value.get("type").and_then(Value::as_str);
+        kind.unwrap_or_default().to_owned()
     }
 }
 
@@ -438,23 +432,23 @@ pub fn running<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Running> 
     let mut started = Vec::new();
     let mut settled = HashSet::new();
     for event in events {
-        match &event.what {
-            What::TaskStarted {
-                task,
-                mode,
-                command,
-                process,
-                ..
-            } => started.push(Running {
+        if let What::TaskStarted {
+            task,
+            mode,
+            command,
+            process,
+            ..
+        } = &event.what
+        {
+            started.push(Running {
                 task: task.clone(),
                 mode: *mode,
                 command: command.clone(),
                 process: *process,
-            }),
-            What::TaskSettled { task, process, .. } => {
-                settled.insert((task.clone(), *process));
-            }
-            _other => {}
+            });
+        }
+        if let What::TaskSettled { task, process, .. } = &event.what {
+            settled.insert((task.clone(), *process));
         }
     }
     started.retain(|task| !settled.contains(&(task.task.clone(), task.process)));
@@ -466,7 +460,8 @@ pub fn clip(text: &str) -> String {
     if text.len() <= MAX_TEXT {
         return text.to_owned();
     }
-    let end = text.floor_char_boundary(MAX_TEXT);
+    let boundary = |end: &usize| text.is_char_boundary(*end);
+    let end = (0..=MAX_TEXT).rev().find(boundary).unwrap_or(0);
     format!("{}… ({} bytes more)", &text[..end], text.len() - end)
 }
 

@@ -390,9 +390,11 @@ fn ten_thousand_events_of_eight_writers_survive_one_that_is_killed_in_mid_write(
         .events()
         .unwrap()
         .into_iter()
-        .filter_map(|event| match event.what {
-            What::SandboxMode { by, .. } => Some(by),
-            _other => None,
+        .filter_map(|event| {
+            let What::SandboxMode { by, .. } = event.what else {
+                return None;
+            };
+            Some(by)
         })
         .collect();
     let distinct: HashSet<&String> = kept.iter().collect();

@@ -698,9 +698,11 @@ async fn anything_but_an_allowance_runs_nothing_and_is_on_record() {
 fn resolved(session: &Session) -> Vec<(Answered, Option<String>)> {
     events(session)
         .into_iter()
-        .filter_map(|what| match what {
-            What::Resolved { outcome, by, .. } => Some((outcome, by)),
-            _other => None,
+        .filter_map(|what| {
+            let What::Resolved { outcome, by, .. } = what else {
+                return None;
+            };
+            Some((outcome, by))
         })
         .collect()
 }
@@ -779,15 +781,18 @@ async fn an_allowance_runs_this_one_call_wider_and_its_neighbours_keep_their_mod
          It adds: writing below /w and the configured writable folders, and the network that is configured for this mode\n\
          The model says: the build writes its cache"
     );
-    let asked = events(&session).into_iter().find_map(|what| match what {
-        What::Asked {
+    let asked = events(&session).into_iter().find_map(|what| {
+        let What::Asked {
             reason,
             command,
             from,
             to,
             ..
-        } => Some((reason, command, from, to)),
-        _other => None,
+        } = what
+        else {
+            return None;
+        };
+        Some((reason, command, from, to))
     });
     assert_eq!(
         asked,
