@@ -88,6 +88,8 @@ pub struct Run {
 pub enum End {
     /// It exited or a signal ended it.
     Finished,
+    /// It became a background task that was killed.
+    Killed,
     /// It became a background task that hasn't settled on record.
     Background,
     /// Nothing ran, or it was aborted: see the error.
@@ -381,7 +383,7 @@ fn settle(run: &mut Run, status: Settled) {
     match status {
         Settled::Exited(code) => run.exit_code = Some(code),
         Settled::Signalled(name) => run.signal = Some(name),
-        Settled::Killed => run.signal = Some("killed".to_owned()),
+        Settled::Killed => run.end = End::Killed,
     }
 }
 
@@ -420,6 +422,7 @@ fn end_text(run: &Run) -> String {
         (End::Unknown, _, _) => "unknown".to_owned(),
         (End::Failed, _, _) => run.error.clone().unwrap_or_default(),
         (End::Background, _, _) => "running".to_owned(),
+        (End::Killed, _, _) => "killed".to_owned(),
         (End::Finished, Some(name), _) => name.clone(),
         (End::Finished, None, Some(code)) => format!("exit {code}"),
         (End::Finished, None, None) => "unknown".to_owned(),
@@ -698,6 +701,20 @@ TIME (UTC)           SESSION   MODE             END                 DENIED      
             },
         ]);
         assert_eq!(entries(ID, &stray), []);
+    }
+
+    #[test]
+    fn a_background_task_runs_until_its_end_is_on_record() {
+        let mut log = full_log();
+        log.truncate(14);
+        assert!(table(&entries(ID, &log)).contains("bash-1: running"));
+        let what = What::TaskSettled {
+            task: "bash-1".to_owned(),
+            status: Settled::Killed,
+            process: SERVER,
+        };
+        log.push(Event { at: 0, what });
+        assert!(table(&entries(ID, &log)).contains("bash-1: killed"));
     }
 
     #[test]

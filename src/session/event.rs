@@ -13,10 +13,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::mode::{Mode, ModeSource};
-use crate::outcome;
 
-/// Bytes of one text that an event keeps: a command, a justification, a message.
-pub const MAX_TEXT: usize = 256 * 1024;
+/// Bytes of a command that an event keeps. In JSON a byte may take six, and a line holds 4 MiB.
+pub const MAX_COMMAND: usize = 256 * 1024;
+/// Bytes of any other text that an event keeps: a description, a justification, a message.
+pub const MAX_TEXT: usize = 16 * 1024;
 
 /// The kind of a mode switch, as it stands in the log.
 const SANDBOX_MODE: &str = "bash/sandbox-mode";
@@ -31,7 +32,7 @@ pub struct Event {
     pub what: What,
 }
 
-/// What happened. Texts are cut at 256 KiB with a note of what is missing.
+/// What happened. Long texts are cut, with a note of how much is missing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase")]
 pub enum What {
@@ -455,24 +456,24 @@ pub fn running<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Running> 
     started
 }
 
-/// The text, cut at a character when it is longer than 256 KiB, with a note of how much is missing.
-pub fn clip(text: &str) -> String {
-    if text.len() <= MAX_TEXT {
+/// The text, cut at a character when it is longer than `most` bytes, with a note of how much is
+/// missing.
+pub fn clip(text: &str, most: usize) -> String {
+    if text.len() <= most {
         return text.to_owned();
     }
     let boundary = |end: &usize| text.is_char_boundary(*end);
-    let end = (0..=MAX_TEXT).rev().find(boundary).unwrap_or(0);
+    let end = (0..=most).rev().find(boundary).unwrap_or(0);
     format!("{}… ({} bytes more)", &text[..end], text.len() - end)
 }
 
-impl From<outcome::Ended> for Settled {
-    fn from(ended: outcome::Ended) -> Settled {
-        match (ended.exit_code(), ended.signal_name()) {
-            (Some(code), _) => Settled::Exited(code),
-            (None, Some(name)) => Settled::Signalled(name),
-            (None, None) => Settled::Killed,
-        }
+/// The path, unless it is longer than any that the kernel takes (`PATH_MAX`): then its beginning.
+pub fn clip_path(path: &Path) -> PathBuf {
+    let most = 4096;
+    if path.as_os_str().len() <= most {
+        return path.to_owned();
     }
+    PathBuf::from(clip(&path.to_string_lossy(), most))
 }
 
 /// A path as a string when it is UTF-8, else as its bytes: nothing is lost.

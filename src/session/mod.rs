@@ -18,14 +18,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 pub use event::{
-    Answered, Call, Ended, Event, Folded, Process, Running, Settled, TaskReport, What, clip, fold,
-    running,
+    Answered, Call, Ended, Event, Folded, MAX_COMMAND, MAX_TEXT, Process, Running, Settled,
+    TaskReport, What, clip, clip_path, fold, running,
 };
 pub use home::{Home, HomeError};
-pub use log::{MAX_LINE, Read};
 
 use crate::mode::{Mode, ModeSource, effective};
-use log::Log;
+use log::{Log, Read};
 
 /// Notices that a session keeps until they are taken; the oldest go first.
 const MAX_NOTICES: usize = 256;

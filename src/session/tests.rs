@@ -269,7 +269,7 @@ fn foreign_kinds_are_kept_and_an_unreadable_switch_counts_as_read_only() {
 fn an_overlong_line_costs_bounded_memory_and_nothing_after_it_is_lost() {
     let (_dir, home) = home();
     let session = create(&home);
-    append_raw(&session, &vec![b'x'; MAX_LINE + 10]);
+    append_raw(&session, &vec![b'x'; log::MAX_LINE + 10]);
     session.switch(ReadOnly, "ada").unwrap();
     assert_eq!(session.standing().unwrap().switched, Some(ReadOnly));
     assert_eq!(kinds(&session), ["session/start", "bash/sandbox-mode"]);
@@ -277,15 +277,34 @@ fn an_overlong_line_costs_bounded_memory_and_nothing_after_it_is_lost() {
 
 #[test]
 fn a_long_text_is_cut_at_a_character_with_a_note() {
-    assert_eq!(clip("short"), "short");
-    let long = "é".repeat(200_000);
+    assert_eq!(clip("short", 5), "short");
+    assert_eq!(clip("ééé", 5), "éé… (2 bytes more)");
+    let path = |bytes| PathBuf::from("a".repeat(bytes));
+    assert_eq!(clip_path(&path(4096)), path(4096));
+    let cut = format!("{}… (1 bytes more)", "a".repeat(4096));
+    assert_eq!(clip_path(&path(4097)), PathBuf::from(cut));
+}
+
+#[test]
+fn the_longest_events_fit_a_line_and_a_longer_one_is_refused() {
+    let (_dir, home) = home();
+    let session = create(&home);
+    let worst = |most| clip(&"\u{1}".repeat(MAX_COMMAND + 1), most);
+    let asked = |command: String| What::Asked {
+        call: "c".to_owned(),
+        question: "q".to_owned(),
+        reason: worst(MAX_TEXT),
+        command,
+        workdir: PathBuf::from("/w"),
+        from: ReadOnly,
+        to: WorkspaceWrite,
+    };
+    session.record(asked(worst(MAX_COMMAND))).unwrap();
+    assert!(session.record(asked("x".repeat(log::MAX_LINE))).is_err());
+    session.switch(ReadOnly, "ada").unwrap();
     assert_eq!(
-        clip(&long),
-        format!(
-            "{}… ({} bytes more)",
-            "é".repeat(131_072),
-            400_000 - 262_144
-        )
+        kinds(&session),
+        ["session/start", "approval/asked", "bash/sandbox-mode"]
     );
 }
 
@@ -412,6 +431,46 @@ fn ten_thousand_events_of_eight_writers_survive_one_that_is_killed_in_mid_write(
             .switched,
         Some(ReadOnly)
     );
+}
+
+#[test]
+fn an_event_that_lands_behind_a_torn_line_is_written_again_before_it_is_acknowledged() {
+    let (_dir, home) = home();
+    let session = create(&home);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let order = std::sync::atomic::Ordering::SeqCst;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Writers that die in mid-write, one after the other.
+            while !done.load(order) {
+                append_raw(&session, b"{\"at\":1,\"type\":\"bash/san");
+            }
+        });
+        for index in 0..2000 {
+            session.switch_unsynced(&index.to_string());
+        }
+        done.store(true, order);
+    });
+    let by: HashSet<String> = session
+        .events()
+        .unwrap()
+        .into_iter()
+        .filter_map(|event| {
+            let What::SandboxMode { by, .. } = event.what else {
+                return None;
+            };
+            Some(by)
+        })
+        .collect();
+    assert_eq!(by.len(), 2000);
+}
+
+impl Session {
+    fn switch_unsynced(&self, by: &str) {
+        let by = by.to_owned();
+        self.record(What::SandboxMode { mode: ReadOnly, by })
+            .unwrap();
+    }
 }
 
 /// Writes large events until it is killed; run by itself it has nothing to do.
