@@ -14,11 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::approval::queue;
 use crate::environment::managed::Managed;
-use crate::executor::{Executor, Settings, Unconfined};
+use crate::executor::{Confined, Confinement, Executor, Settings};
 use crate::mcp::codex::Ours;
 use crate::mcp::{Channel, Config, serve};
 use crate::mode::Mode;
-use crate::policy::Network;
+use crate::policy::build::PolicyRequest;
+use crate::policy::{Network, Policy};
 use crate::session::{Home, Session};
 use crate::tools::{AnnounceMode, Composition, Tools};
 
@@ -132,17 +133,35 @@ struct Grounds {
 
 /// The executor for these arguments, with `workspace` as its own.
 fn grounds(args: &Args, workspace: &Path) -> anyhow::Result<Grounds> {
-    anyhow::ensure!(
-        args.mode == Mode::DangerFullAccess && args.profile.is_none(),
-        "nothing confines commands yet; use --mode danger-full-access"
-    );
-    Ok(Grounds {
-        executor: Arc::new(Unconfined::new(Settings {
+    let writable = canonical(&args.writable)?;
+    // A bad profile or workspace is told now, not with the first command.
+    let request = PolicyRequest {
+        extra_writable: &writable,
+        network: args.network,
+        profile: args.profile.as_deref(),
+        ..PolicyRequest::new(args.mode, workspace)
+    };
+    let (policy, warnings) = Policy::build(&request)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let executor = Confined::new(
+        Settings {
             workspace: Some(workspace.to_owned()),
             ..Settings::default()
-        })),
-        writable: canonical(&args.writable)?,
-        network: args.network.unwrap_or(Network::None),
+        },
+        Confinement {
+            mode: args.mode,
+            writable: writable.clone(),
+            network: args.network,
+            profile: args.profile.clone(),
+            ..Confinement::default()
+        },
+    );
+    Ok(Grounds {
+        executor: Arc::new(executor),
+        writable,
+        network: policy.network,
     })
 }
 
@@ -157,7 +176,7 @@ fn canonical(dirs: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 
 fn open_session(args: &Args, home: &Home) -> anyhow::Result<Session> {
     if let Some(id) = &args.session {
-        return Ok(Session::resume(home, id)?);
+        return Ok(Session::resume(home, id, args.mode)?);
     }
     let workspace = match &args.workspace {
         Some(dir) => dir.clone(),

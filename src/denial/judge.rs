@@ -970,6 +970,9 @@ mod tests {
             origin: Origin::Builtin,
         };
         Policy {
+            pinned: Vec::new(),
+            protected_links: Vec::new(),
+            home: None,
             mode,
             workspace: "/w".into(),
             writable: if mode == Mode::ReadOnly {
