@@ -16,7 +16,8 @@ use nix::errno::Errno;
 use tempfile::TempDir;
 
 use crate::cell::{
-    Cell, Control, Failure, FailureKind, Incoming, Launch, Report, SetUp, Spill, can_be_a_cell,
+    Ahead, Cell, Control, Failure, FailureKind, Incoming, Launch, Report, SetUp, Spill,
+    can_be_a_cell,
 };
 use crate::denial::{self, Collector, Dialect, Event};
 use crate::environment::Rules;
@@ -89,6 +90,7 @@ impl Confined {
             spills: Arc::clone(&spills),
             facts: Mutex::new(HostFacts::read()),
             sessions: Mutex::default(),
+            ahead: Mutex::default(),
         });
         Confined {
             supervised: Supervised::new(
@@ -103,6 +105,11 @@ impl Confined {
     /// The folder that holds a session's spill files; that of requests without a session for `None`.
     pub fn spill_dir(&self, session: Option<&str>) -> Arc<SpillDir> {
         self.supervised.spills().of(session)
+    }
+
+    /// Takes a cell that was forked ahead, for the first session that it fits.
+    pub fn adopt(&self, ahead: Ahead) {
+        *lock(&self.launcher.ahead) = Some(ahead);
     }
 
     /// What is known of the host so far.
@@ -132,7 +139,9 @@ impl Supervising for Confined {
             keep: &policy.environment.keep,
             set: &policy.environment.set,
         };
-        settings.spec(request, workspace, mode, rules)
+        let mut spec = settings.spec(request, workspace, mode, rules)?;
+        spec.policy = Some(Arc::new(policy));
+        Ok(spec)
     }
 }
 
@@ -142,6 +151,8 @@ struct InCells {
     spills: Arc<Spills>,
     facts: Mutex<HostFacts>,
     sessions: Mutex<HashMap<Key, Arc<Session>>>,
+    /// A cell that was forked ahead.
+    ahead: Mutex<Option<Ahead>>,
 }
 
 /// The session, and whether it has a network namespace of its own.
@@ -150,6 +161,8 @@ type Key = (Option<String>, bool);
 #[derive(Default)]
 struct Session {
     cell: Mutex<Option<Cell>>,
+    /// The last plan, and what it was made from.
+    planned: Mutex<Option<(PlanInputs, Arc<Planned>)>>,
     /// Stands in for the private `/tmp` where namespaces can't be had.
     scratch: Mutex<Option<TempDir>>,
 }
@@ -205,10 +218,19 @@ async fn end(sessions: Vec<Arc<Session>>) {
     }
 }
 
+/// What a plan is made from.
+#[derive(PartialEq)]
+struct PlanInputs {
+    policy: Arc<Policy>,
+    identities: Identities,
+    facts: HostFacts,
+    scratch: PathBuf,
+}
+
 /// Everything that is decided before the cell is asked.
 struct Prepared {
-    policy: Policy,
-    planned: Planned,
+    policy: Arc<Policy>,
+    planned: Arc<Planned>,
     session: Arc<Session>,
     scratch: PathBuf,
 }
@@ -230,7 +252,10 @@ impl InCells {
     }
 
     fn prepare(&self, spec: &ExecSpec, facts: &HostFacts) -> Result<Prepared, NeverRan> {
-        let policy = self.policy(spec.mode, &spec.workspace)?;
+        let policy = match &spec.policy {
+            Some(policy) => Arc::clone(policy),
+            None => Arc::new(self.policy(spec.mode, &spec.workspace)?),
+        };
         let own_network = policy.network == Network::None;
         let session = Arc::clone(
             lock(&self.sessions)
@@ -242,7 +267,12 @@ impl InCells {
         } else {
             session.scratch()?
         };
-        let planned = plan(&policy, &identities(&policy), facts, &scratch).map_err(no_plan)?;
+        let planned = session.plan(PlanInputs {
+            policy: Arc::clone(&policy),
+            identities: identities(&policy),
+            facts: facts.clone(),
+            scratch: scratch.clone(),
+        })?;
         if policy.require == Require::Full && planned.enforcement.level == Level::Partial {
             return Err(NeverRan::refused(
                 NeverRanCode::SandboxUnavailable,
@@ -412,11 +442,7 @@ impl InCells {
             .iter()
             .map(|place| place.path.as_path())
             .collect();
-        let binary = binary::find(
-            self.confinement.binary.as_deref(),
-            can_be_a_cell(),
-            &writable,
-        )?;
+        let binary = self.binary(&writable)?;
         let facts = lock(&self.facts).clone();
         let setup = SetUp {
             namespaces: prepared.planned.plan.view.is_some(),
@@ -425,14 +451,27 @@ impl InCells {
             uid: facts.uid,
             gid: facts.gid,
         };
-        Cell::start(&binary, &setup).map_err(|error| {
+        let failed = |error: std::io::Error| {
             NeverRan::step(
                 NeverRanCode::SandboxUnavailable,
                 format!("start {}", binary.display()),
                 command::os_error(&error),
                 "name a working cofferdam binary",
             )
-        })
+        };
+        let ahead = lock(&self.ahead).take();
+        match ahead.and_then(|ahead| ahead.into_cell(&setup)) {
+            Some(cell) => Ok(cell),
+            None => Cell::start(&binary, &setup).map_err(failed),
+        }
+    }
+
+    fn binary(&self, writable: &[&Path]) -> Result<PathBuf, NeverRan> {
+        binary::find(
+            self.confinement.binary.as_deref(),
+            can_be_a_cell(),
+            writable,
+        )
     }
 
     /// What a failed step teaches about the host, or why the call ends here.
@@ -469,6 +508,25 @@ impl InCells {
 const SCRIPT_AT: i32 = 9;
 
 impl Session {
+    /// The plan for these inputs; that of the call before when nothing has changed.
+    fn plan(&self, inputs: PlanInputs) -> Result<Arc<Planned>, NeverRan> {
+        let mut last = lock(&self.planned);
+        if let Some((known, planned)) = &*last
+            && *known == inputs
+        {
+            return Ok(Arc::clone(planned));
+        }
+        let planned = plan(
+            &inputs.policy,
+            &inputs.identities,
+            &inputs.facts,
+            &inputs.scratch,
+        );
+        let planned = Arc::new(planned.map_err(no_plan)?);
+        *last = Some((inputs, Arc::clone(&planned)));
+        Ok(planned)
+    }
+
     fn scratch(&self) -> Result<PathBuf, NeverRan> {
         let mut scratch = lock(&self.scratch);
         if let Some(folder) = &*scratch {
@@ -612,7 +670,7 @@ impl Live for Witness {
 struct InCell {
     control: Control,
     end: Option<End>,
-    policy: Policy,
+    policy: Arc<Policy>,
     /// Whether it has a view of its own, or Landlock alone.
     view: bool,
     enforcement: Enforcement,

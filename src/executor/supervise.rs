@@ -352,6 +352,7 @@ mod tests {
                 env: vec![],
                 stdin: None,
                 owner: None,
+                policy: None,
             }),
             capture: Capture::new(
                 100,

@@ -24,6 +24,11 @@ pub fn fork() -> Result<Child, Errno> {
     fork_into(0)
 }
 
+/// Whether this process has one thread, so that a fork of it may do anything.
+pub fn is_single_threaded() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+}
+
 /// `clone(2)` as a fork of a process that has one thread, with namespace flags (`CLONE_NEW*`).
 ///
 /// # Errors

@@ -126,6 +126,7 @@ impl Executor for Fake {
                 .collect(),
             stdin: request.stdin,
             owner: request.owner,
+            policy: None,
         })
     }
 
