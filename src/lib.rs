@@ -1,19 +1,30 @@
 //! Cofferdam runs shell commands that nobody has reviewed.
 
-mod sys;
+// In the order of a call; a module imports only from those above it.
 
 pub mod mode;
+
 pub mod outcome;
+
+mod sys;
+
+pub mod host;
+
+pub mod policy;
+
 pub mod request;
+
 pub mod session;
 
 pub mod environment;
 
-pub mod policy;
+pub mod plan;
 
 pub mod output;
 
 pub mod denial;
+
+mod cell;
 
 pub mod executor;
 
@@ -26,3 +37,5 @@ pub mod mcp;
 
 #[cfg(feature = "cli")]
 pub mod cli;
+
+pub use cell::cell_main;

@@ -22,6 +22,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    cofferdam::cell_main();
     let command = Command::parse();
     tracing_subscriber::fmt()
         .with_writer(io::stderr)

@@ -13,12 +13,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::approval::queue;
+use crate::cli::select::absolute;
 use crate::environment::managed::Managed;
-use crate::executor::{Executor, Settings, Unconfined};
+use crate::executor::{Confined, Confinement, Executor, Settings};
 use crate::mcp::codex::Ours;
 use crate::mcp::{Channel, Config, serve};
 use crate::mode::Mode;
 use crate::policy::Network;
+use crate::policy::build::{PolicyRequest, build};
 use crate::session::{Home, Session};
 use crate::tools::{AnnounceMode, Composition, Tools};
 
@@ -132,27 +134,41 @@ struct Grounds {
 
 /// The executor for these arguments, with `workspace` as its own.
 fn grounds(args: &Args, workspace: &Path) -> anyhow::Result<Grounds> {
-    anyhow::ensure!(
-        args.mode == Mode::DangerFullAccess && args.profile.is_none(),
-        "nothing confines commands yet; use --mode danger-full-access"
-    );
+    let writable: Vec<PathBuf> = args
+        .writable
+        .iter()
+        .map(|root| absolute(root))
+        .collect::<anyhow::Result<_>>()?;
+    let profile = args.profile.as_deref().map(absolute).transpose()?;
+    // A bad profile or workspace is said now, not by the first command.
+    let policy = build(&PolicyRequest {
+        extra_writable: &writable,
+        network: args.network,
+        profile: profile.as_deref(),
+        ..PolicyRequest::new(Mode::WorkspaceWrite, workspace)
+    })?
+    .policy;
+    let settings = Settings {
+        workspace: Some(workspace.to_owned()),
+        ..Settings::default()
+    };
+    let confinement = Confinement {
+        mode: args.mode,
+        writable,
+        network: args.network,
+        profile,
+        ..Confinement::default()
+    };
     Ok(Grounds {
-        executor: Arc::new(Unconfined::new(Settings {
-            workspace: Some(workspace.to_owned()),
-            ..Settings::default()
-        })),
-        writable: canonical(&args.writable)?,
-        network: args.network.unwrap_or(Network::None),
+        executor: Arc::new(Confined::new(settings, confinement)),
+        network: policy.network,
+        writable: policy
+            .writable
+            .into_iter()
+            .map(|place| place.path)
+            .filter(|path| *path != policy.workspace)
+            .collect(),
     })
-}
-
-fn canonical(dirs: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    dirs.iter()
-        .map(|dir| {
-            dir.canonicalize()
-                .with_context(|| format!("the writable folder {}", dir.display()))
-        })
-        .collect()
 }
 
 fn open_session(args: &Args, home: &Home) -> anyhow::Result<Session> {

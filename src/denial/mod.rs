@@ -5,11 +5,21 @@
 //! allowed it. A word in the output or an exit code alone is never a fact. Everything here is a pure
 //! function of values; what is on disk is asked through [`Disk`].
 
+mod collect;
+pub mod command;
+pub mod corpus;
+mod judge;
+pub mod read;
+mod words;
+
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::mode::Mode;
+
+pub use collect::{Collector, KEPT_CAP, LINE_CAP, TAIL_CAP};
+pub use judge::{Dialect, Inputs, MAX_FACTS, facts};
 
 /// What kind of thing was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -116,6 +126,18 @@ pub trait Disk {
     fn permits(&self, path: &Path, wish: Wish) -> Permission;
     /// Whether something outside of the confinement listens at this address.
     fn listens(&self, target: &Target) -> bool;
+    /// What is at this path, symbolic links followed.
+    fn kind(&self, _path: &Path) -> Kind {
+        Kind::Unknown
+    }
+    /// The file system (`st_dev`) of the path, or of the folder where it would be.
+    fn device(&self, _path: &Path) -> Option<u64> {
+        None
+    }
+    /// Whether this user may signal the process with this id outside of the confinement.
+    fn process(&self, _pid: i32) -> Permission {
+        Permission::Unknown
+    }
 }
 
 /// What someone wished to do with a file.
@@ -141,5 +163,20 @@ pub enum Permission {
     /// They refuse it, or something of another kind stands in the way (a folder, a missing parent).
     Refused,
     /// They can't be known.
+    Unknown,
+}
+
+/// What is at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Nothing.
+    Missing,
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// A FIFO, a device or a socket: mounts don't govern writing to it.
+    Special,
+    /// It can't be known.
     Unknown,
 }

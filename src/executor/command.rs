@@ -104,6 +104,23 @@ pub(crate) fn find_program(
     Err(failed(program, worst))
 }
 
+/// Where `program` may lie, in the order of the search: for a command that sees other files than this
+/// process.
+pub(crate) fn candidates(
+    program: &OsStr,
+    env: &[(OsString, OsString)],
+    workdir: &Path,
+) -> Vec<PathBuf> {
+    if program.is_empty() || program.as_bytes().contains(&b'/') {
+        return vec![workdir.join(program)];
+    }
+    let path = env.iter().find(|(name, _)| name == "PATH");
+    let path = path.map_or(OsStr::new(FALLBACK_PATH), |(_, value)| value);
+    std::env::split_paths(path)
+        .map(|folder| workdir.join(folder).join(program))
+        .collect()
+}
+
 /// What is reported when `execve` failed for a program that is there and executable.
 pub(crate) fn failed_to_run(program: &OsStr, errno: Errno) -> NeverRan {
     if errno != Errno::ENOENT {

@@ -14,27 +14,20 @@ use crate::denial::Fact;
 use crate::mode::Mode;
 use crate::outcome::{Ended, NeverRan};
 pub use crate::output::{Captured, Live, Stream};
+pub use crate::plan::Level;
 use crate::request::{ExecRequest, ExecSpec, Owner};
 
 pub(crate) mod command;
+mod confined;
 pub(crate) mod direct;
 pub(crate) mod supervise;
 pub(crate) mod supervised;
 pub(crate) mod tasks;
 mod unconfined;
 
+pub use confined::{Confined, Confinement};
 pub use supervised::Settings;
 pub use unconfined::Unconfined;
-
-/// How much of the policy the host enforces.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// Every file effect that the mode promises is governed.
-    Full,
-    /// A weaker host governs a subset; the report says what is missing.
-    Partial,
-}
 
 /// What the confinement has to say about one command.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,17 @@
 //! Rule: a policy is only made by [`Policy::build`]-like functions of this module, from canonical
 //! paths; everything after it takes it as given.
 
+pub mod build;
+pub mod calls;
+pub mod profile;
+
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use crate::mode::Mode;
+
 
 /// Why a path is in the policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -30,10 +36,23 @@ pub enum Origin {
     Builtin,
 }
 
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Workspace => f.write_str("the workspace"),
+            Origin::Argument => f.write_str("an argument"),
+            Origin::GitWorktree => f.write_str("the workspace's git directory"),
+            Origin::Profile { file, line } => write!(f, "{file}:{line}"),
+            Origin::Builtin => f.write_str("built in"),
+        }
+    }
+}
+
 /// A folder or file with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// Canonical and absolute.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// Why it is here.
     pub origin: Origin,
@@ -102,6 +121,7 @@ pub struct Policy {
     /// The mode it is for.
     pub mode: Mode,
     /// The session's workspace.
+    #[serde(serialize_with = "lossy")]
     pub workspace: PathBuf,
     /// Roots below which the command may write; empty in read-only mode.
     pub writable: Vec<Place>,
@@ -109,10 +129,18 @@ pub struct Policy {
     pub protected: Vec<Place>,
     /// Paths that don't exist yet but would be protected: watched for after each command.
     pub protected_absent: Vec<Place>,
+    /// Existing folders between a writable root and a protected path, and git directories: writable, but
+    /// they can't be renamed or removed, or another would take their place with what they protect.
+    pub pinned: Vec<Place>,
+    /// Symbolic links on the way to protected paths. A mount can't hold a link, so they are watched.
+    pub protected_links: Vec<Place>,
     /// Existing paths that can't be read: secrets.
     pub hidden: Vec<Place>,
-    /// Existing paths below `/run` that stay visible.
+    /// Existing paths below `/run` that stay visible. Such a path may itself be a link that leaves `/run`.
     pub visible: Vec<Place>,
+    /// The caller's home, which `~` means in profiles; not canonical.
+    #[serde(serialize_with = "lossy_option")]
+    pub home: Option<PathBuf>,
     /// Private scratch folders, `/tmp`, `/dev/shm` and `/run`: writable in every confined mode.
     pub scratch: Vec<PathBuf>,
     /// What may be reached on the network.
@@ -150,6 +178,7 @@ pub enum Rule {
     /// Private scratch of the session.
     Scratch {
         /// The scratch folder.
+        #[serde(serialize_with = "lossy")]
         path: PathBuf,
     },
     /// Below a writable root.
@@ -197,7 +226,8 @@ impl Policy {
         for place in &self.visible {
             offer(&place.path, true, false, Rule::Visible(place.clone()));
         }
-        for place in self.protected.iter().chain(&self.protected_absent) {
+        // What is absent can't be refused: its appearance is noticed afterwards.
+        for place in &self.protected {
             offer(&place.path, true, false, Rule::Protected(place.clone()));
         }
         for place in &self.hidden {
@@ -206,3 +236,20 @@ impl Policy {
         best.1
     }
 }
+
+/// A name that isn't UTF-8 has no true form in JSON; broken bytes are replaced.
+fn lossy<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+fn lossy_option<S: serde::Serializer>(
+    path: &Option<PathBuf>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    path.as_ref()
+        .map(|path| path.to_string_lossy())
+        .serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests;

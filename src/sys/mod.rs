@@ -1,5 +1,21 @@
-//! Every unsafe block and raw system call, one verb a function.
+//! Raw system calls, one verb a function: what nix, rustix, landlock and caps have no safe word for.
 //!
-//! Rule: nothing of this crate is imported here; each `unsafe` names the invariant and who keeps it.
+//! Rule: every `unsafe` block of the crate stands here, and nothing of the crate is imported.
+
+#![allow(unsafe_code)]
 
 pub(crate) mod child;
+mod notify;
+mod process;
+mod sockets;
+mod tree;
+
+pub use notify::{
+    Notification, Reply, answer, install_filter, install_listener, is_pending, receive,
+};
+pub use process::{
+    Child, close_all_but, close_all_from, close_from, execve, exit_now, fork, fork_into,
+    landlock_abi, loopback_up, place_descriptor, reset_signals, spawn_in_place,
+};
+pub use sockets::{connect, unix_sockets_by_file};
+pub use tree::{MountAttributes, set_mount_attributes};

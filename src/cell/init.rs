@@ -1,0 +1,392 @@
+//! The init of one command: starts it, answers its supervised calls, reaps, ends what it left behind,
+//! and reports how it ended.
+//!
+//! Rule: the report is sent when nothing of the command is left; the control socket's end means the
+//! harness has gone, and then everything ends at once.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::last_steps::{self, FromChild, Stdio};
+use super::message::{Failure, FailureKind as Kind, Launch, Report, Step};
+use super::process::mount_proc;
+use super::supervisor::Supervisor;
+use super::wire;
+use crate::outcome::Ended;
+use crate::plan::Tree;
+use crate::sys;
+
+/// What the harness may ask of an init, one byte each.
+pub(crate) const TERMINATE: &[u8] = b"T";
+/// End everything now.
+pub(crate) const KILL: &[u8] = b"K";
+
+/// How long processes that outlive the command's own may take to end by themselves: the readers of its
+/// pipes (`exec > >(tee log)`) need a moment to write what they were sent.
+const LINGER: Duration = Duration::from_millis(250);
+
+/// Runs one command and ends the process.
+pub(super) fn run(launch: &Launch, descriptors: &[OwnedFd], place: &Place<'_>) -> ! {
+    let prepared = prepare(launch.plan.tree, place);
+    attend(launch, descriptors, prepared, place)
+}
+
+/// Prepares everything that doesn't depend on the command, waits for one, runs it and ends the process.
+pub(super) fn run_later(from_cell: &OwnedFd, tree: Tree, place: &Place<'_>) -> ! {
+    let prepared = prepare(tree, place);
+    match wire::receive::<Launch>(from_cell) {
+        Ok(Some((launch, descriptors))) => attend(&launch, &descriptors, prepared, place),
+        // The cell has gone, or wants another one.
+        Ok(None) | Err(_) => sys::exit_now(0),
+    }
+}
+
+/// Where an init runs.
+pub(super) struct Place<'a> {
+    /// The cell's process id.
+    pub cell: u32,
+    /// Whether the session has a network namespace of its own.
+    pub own_network: bool,
+    /// What the set-up of the cell had to leave out.
+    pub notes: &'a [String],
+}
+
+fn attend(
+    launch: &Launch,
+    descriptors: &[OwnedFd],
+    prepared: Result<SignalFd, Failure>,
+    place: &Place<'_>,
+) -> ! {
+    let Some(control) = descriptors.first() else {
+        sys::exit_now(1)
+    };
+    let started = prepared.and_then(|children| start(launch, descriptors, children, place));
+    let report = match started {
+        Ok(mut command) => command.attend(),
+        Err(failure) => Some(Report::Failed(failure)),
+    };
+    if let Some(report) = report {
+        // A harness that has gone needs no report.
+        wire::send(control, &report, &[]).ok();
+    }
+    sys::exit_now(0)
+}
+
+struct Command<'a> {
+    main: Pid,
+    tree: Tree,
+    control: &'a OwnedFd,
+    child: Option<OwnedFd>,
+    children: SignalFd,
+    supervisor: Supervisor,
+    notes: &'a [String],
+    ended: Option<Ended>,
+}
+
+fn prepare(tree: Tree, place: &Place<'_>) -> Result<SignalFd, Failure> {
+    prctl::set_pdeathsig(Signal::SIGKILL).step(Kind::SetUp, "set the parent-death signal")?;
+    prctl::set_dumpable(false).step(Kind::SetUp, "set not dumpable")?;
+    match tree {
+        Tree::PidNamespace { proc } => mount_proc(proc)?,
+        Tree::Subreaper => {
+            prctl::set_child_subreaper(true).step(Kind::SetUp, "become a subreaper")?;
+            if nix::unistd::getppid().as_raw().cast_unsigned() != place.cell {
+                return Err(Failure::new(Kind::SetUp, "the cell is gone", Errno::ESRCH));
+            }
+        }
+    }
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGCHLD);
+    SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .step(Kind::SetUp, "signalfd")
+}
+
+fn start<'a>(
+    launch: &'a Launch,
+    descriptors: &'a [OwnedFd],
+    children: SignalFd,
+    place: &Place<'a>,
+) -> Result<Command<'a>, Failure> {
+    let [control, stdin, stdout, stderr, rest @ ..] = descriptors else {
+        return Err(Failure::new(
+            Kind::SetUp,
+            "receive descriptors",
+            Errno::EBADF,
+        ));
+    };
+    let supervisor = Supervisor::new(&launch.plan, place.own_network)?;
+    let (ours, theirs) = wire::pair().step(Kind::SetUp, "socketpair")?;
+    let stdio = Stdio {
+        stdin,
+        stdout,
+        stderr,
+        script: rest.first(),
+    };
+    // Above the numbers that the command's own descriptors are put at.
+    let theirs = rustix::io::fcntl_dupfd_cloexec(&theirs, 20).step(Kind::SetUp, "dup")?;
+    let main = sys::spawn_in_place(|| {
+        let failure = last_steps::become_command(launch, &stdio, &theirs);
+        wire::send(&theirs, &FromChild::Failed(failure), &[]).ok();
+        125
+    })
+    .step(Kind::SetUp, "clone")?;
+    Ok(Command {
+        main,
+        tree: launch.plan.tree,
+        control,
+        child: Some(ours),
+        children,
+        supervisor,
+        notes: place.notes,
+        ended: None,
+    })
+}
+
+impl Command<'_> {
+    /// Until the command and everything that it started have ended. `None`: nobody is there to tell.
+    fn attend(&mut self) -> Option<Report> {
+        let mut linger: Option<Instant> = None;
+        loop {
+            let timeout = match linger {
+                None => PollTimeout::NONE,
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        break;
+                    }
+                    PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+                }
+            };
+            let woken = self.wait(timeout);
+            if woken.child
+                && let Some(failure) = self.hear_child()
+            {
+                self.end_everything();
+                return Some(Report::Failed(failure));
+            }
+            if woken.control && self.hear_harness() == Harness::Gone {
+                self.end_everything();
+                return None;
+            }
+            if woken.listener {
+                self.supervisor.attend();
+            } else if woken.hung_up {
+                self.supervisor.hang_up();
+            }
+            if woken.children && self.reap() == Left::Nothing && self.ended.is_some() {
+                break;
+            }
+            if self.ended.is_some() && linger.is_none() {
+                linger = Some(Instant::now() + LINGER);
+            }
+        }
+        self.end_everything();
+        let (events, events_lost) = self.supervisor.finish();
+        Some(Report::Exited {
+            ended: self.ended?,
+            events,
+            events_lost,
+        })
+    }
+
+    fn wait(&self, timeout: PollTimeout) -> Woken {
+        // poll(2) has no word for "not this one"; the children's descriptor stands in for what isn't there.
+        let (child, listener) = (self.child.as_ref(), self.supervisor.listener());
+        let mut polled = [
+            self.control.as_fd(),
+            self.children.as_fd(),
+            self.or_children(child),
+            self.or_children(listener),
+        ]
+        .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        // Interrupted or out of memory: look at everything again.
+        if poll(&mut polled, timeout).is_err() {
+            return Woken::default();
+        }
+        let [control, children, from_child, from_listener] =
+            polled.map(|fd| fd.revents().unwrap_or(PollFlags::empty()));
+        Woken {
+            control: !control.is_empty(),
+            children: !children.is_empty(),
+            child: child.is_some() && !from_child.is_empty(),
+            listener: listener.is_some() && from_listener.contains(PollFlags::POLLIN),
+            hung_up: listener.is_some() && from_listener.contains(PollFlags::POLLHUP),
+        }
+    }
+
+    fn or_children<'a>(&'a self, fd: Option<&'a OwnedFd>) -> BorrowedFd<'a> {
+        fd.map_or(self.children.as_fd(), |fd| fd.as_fd())
+    }
+
+    /// The child sends its listener, or why it never ran; it closes its end by becoming the command.
+    fn hear_child(&mut self) -> Option<Failure> {
+        let socket = self.child.as_ref()?;
+        match wire::receive::<FromChild>(socket) {
+            Ok(Some((FromChild::Listener, descriptors))) => {
+                self.supervisor.listen(descriptors.into_iter().next());
+                None
+            }
+            Ok(Some((FromChild::Failed(failure), _))) => Some(failure),
+            Ok(None) | Err(_) => {
+                self.child = None;
+                let started = Report::Started {
+                    notes: self.notes.to_vec(),
+                };
+                wire::send(self.control, &started, &[]).ok();
+                None
+            }
+        }
+    }
+
+    fn hear_harness(&self) -> Harness {
+        let mut word = [0u8; 8];
+        match rustix::io::read(self.control, &mut word) {
+            Ok(0) | Err(_) => Harness::Gone,
+            Ok(_) => {
+                if word.starts_with(KILL) {
+                    self.signal_all(Signal::SIGKILL);
+                } else if word.starts_with(TERMINATE) {
+                    self.signal_all(Signal::SIGTERM);
+                    // A stopped process only ends when it goes on.
+                    self.signal_all(Signal::SIGCONT);
+                }
+                Harness::There
+            }
+        }
+    }
+
+    fn reap(&mut self) -> Left {
+        while self
+            .children
+            .read_signal()
+            .is_ok_and(|signal| signal.is_some())
+        {}
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, status)) => self.note(pid, Ended::Exited(status)),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => {
+                    self.note(pid, Ended::Signalled(signal as i32));
+                }
+                Ok(WaitStatus::StillAlive) => return Left::Something,
+                Ok(_) => {}
+                // A real-time signal has no name in nix, and the process is reaped all the same.
+                Err(Errno::EINVAL) => {}
+                Err(_) => return Left::Nothing,
+            }
+        }
+    }
+
+    fn note(&mut self, pid: Pid, ended: Ended) {
+        if pid == self.main {
+            self.ended = Some(ended);
+        }
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        match self.tree {
+            // From pid 1 this reaches every process of the namespace but itself.
+            Tree::PidNamespace { .. } => {
+                kill(Pid::from_raw(-1), signal).ok();
+            }
+            Tree::Subreaper => {
+                for pid in descendants() {
+                    kill(pid, signal).ok();
+                }
+            }
+        }
+    }
+
+    fn end_everything(&mut self) {
+        loop {
+            self.signal_all(Signal::SIGKILL);
+            match self.tree {
+                Tree::PidNamespace { .. } => {
+                    while let Ok(status) = waitpid(None, None) {
+                        self.note_status(status);
+                    }
+                    return;
+                }
+                Tree::Subreaper => {
+                    if self.reap() == Left::Nothing {
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+    }
+
+    fn note_status(&mut self, status: WaitStatus) {
+        match status {
+            WaitStatus::Exited(pid, status) => self.note(pid, Ended::Exited(status)),
+            WaitStatus::Signaled(pid, signal, _) => self.note(pid, Ended::Signalled(signal as i32)),
+            _ => {}
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Woken {
+    control: bool,
+    children: bool,
+    child: bool,
+    listener: bool,
+    hung_up: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Harness {
+    There,
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    Something,
+}
+
+/// Every process below this one, found through the parents that `/proc` names.
+fn descendants() -> Vec<Pid> {
+    let mut parents: Vec<(i32, i32)> = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        let stat = std::fs::read(entry.path().join("stat")).unwrap_or_default();
+        // The name in brackets may hold anything; the parent is the second word after the last bracket.
+        let parent = stat
+            .iter()
+            .rposition(|byte| *byte == b')')
+            .and_then(|at| std::str::from_utf8(&stat[at + 1..]).ok())
+            .and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+        if let Some(parent) = parent {
+            parents.push((pid, parent));
+        }
+    }
+    let mut found: Vec<i32> = vec![std::process::id().cast_signed()];
+    let mut at = 0;
+    while at < found.len() {
+        let parent = found[at];
+        found.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| *of == parent)
+                .map(|(pid, _)| *pid),
+        );
+        at += 1;
+    }
+    found.into_iter().skip(1).map(Pid::from_raw).collect()
+}

@@ -1,0 +1,213 @@
+//! The last steps of a command before `execve`, as a list.
+//!
+//! Rule: the order carries the confinement. Landlock comes after the last mount (it forbids mounting)
+//! and needs no_new_privs; capabilities go before seccomp, whose filters are the last to be laid on;
+//! nothing but 0, 1, 2 and a script's descriptor is open afterwards.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+};
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, setrlimit};
+use rustix::thread::CapabilitySet;
+
+use super::message::{Failure, FailureKind as Kind, Launch, Step};
+use super::wire;
+use crate::plan::{Grant, Landlock, Plan};
+use crate::sys;
+
+/// The descriptors of a command.
+pub(super) struct Stdio<'a> {
+    pub stdin: &'a OwnedFd,
+    pub stdout: &'a OwnedFd,
+    pub stderr: &'a OwnedFd,
+    pub script: Option<&'a OwnedFd>,
+}
+
+/// Confines this process and becomes the command. Returns only when a step failed.
+pub(super) fn become_command(launch: &Launch, stdio: &Stdio<'_>, to_init: &OwnedFd) -> Failure {
+    match confine(launch, stdio, to_init) {
+        Ok(()) => execute(launch),
+        Err(failure) => failure,
+    }
+}
+
+fn confine(launch: &Launch, stdio: &Stdio<'_>, to_init: &OwnedFd) -> Result<(), Failure> {
+    let plan = &launch.plan;
+    leave_the_terminal()?;
+    sys::reset_signals();
+    enter_workdir(launch)?;
+    place_stdio(stdio, launch.script_at)?;
+    set_limits(plan)?;
+    rustix::thread::set_no_new_privs(true).step(Kind::SetUp, "set no_new_privs")?;
+    if let Some(landlock) = &plan.landlock {
+        restrict_by_landlock(landlock)?;
+    }
+    drop_capabilities(plan)?;
+    for filter in &plan.filters {
+        sys::install_filter(filter).step(Kind::SetUp, "install a seccomp filter")?;
+    }
+    if let Some(program) = &plan.supervised {
+        let listener = sys::install_listener(program).step(Kind::Listener, "seccomp listener")?;
+        wire::send(to_init, &FromChild::Listener, &[listener.as_fd()])
+            .step(Kind::SetUp, "send the seccomp listener")?;
+    }
+    Ok(())
+}
+
+/// What the child says to its init before it becomes the command.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(super) enum FromChild {
+    /// The listener of its supervised calls is beside this.
+    Listener,
+    /// It never ran.
+    Failed(Failure),
+}
+
+fn leave_the_terminal() -> Result<(), Failure> {
+    nix::unistd::setsid().step(Kind::SetUp, "setsid").map(drop)
+}
+
+fn enter_workdir(launch: &Launch) -> Result<(), Failure> {
+    rustix::process::chdir(launch.workdir.as_c_str())
+        .step(Kind::Workdir, "enter the working directory")
+        .map_err(|failure| failure.about(launch.workdir.to_bytes()))
+}
+
+fn place_stdio(stdio: &Stdio<'_>, script_at: Option<i32>) -> Result<(), Failure> {
+    let place = |from: &OwnedFd, at| sys::place_descriptor(from, at).step(Kind::SetUp, "dup2");
+    place(stdio.stdin, 0)?;
+    place(stdio.stdout, 1)?;
+    place(stdio.stderr, 2)?;
+    sys::close_from(3).step(Kind::SetUp, "close_range")?;
+    match (stdio.script, script_at) {
+        (Some(script), Some(at)) => place(script, at),
+        _ => Ok(()),
+    }
+}
+
+fn set_limits(plan: &Plan) -> Result<(), Failure> {
+    for (resource, limit) in [
+        (Resource::RLIMIT_NPROC, plan.max_processes),
+        (Resource::RLIMIT_NOFILE, plan.max_open_files),
+        (Resource::RLIMIT_FSIZE, plan.max_file_size),
+    ] {
+        if let Some(limit) = limit {
+            let (_, hard) =
+                nix::sys::resource::getrlimit(resource).step(Kind::SetUp, "getrlimit")?;
+            let limit = limit.min(hard);
+            setrlimit(resource, limit, limit).step(Kind::SetUp, "setrlimit")?;
+        }
+    }
+    // A core file would be written wherever the host's pattern says.
+    setrlimit(Resource::RLIMIT_CORE, 0, 0).step(Kind::SetUp, "setrlimit")
+}
+
+fn restrict_by_landlock(plan: &Landlock) -> Result<(), Failure> {
+    let status = landlock_ruleset(plan)
+        .map_err(|_| Failure::new(Kind::SetUp, "Landlock ruleset", Errno::last()))?;
+    if status == RulesetStatus::FullyEnforced {
+        Ok(())
+    } else {
+        Err(Failure::new(
+            Kind::SetUp,
+            "Landlock is not enforced as planned",
+            Errno::ENOTSUP,
+        ))
+    }
+}
+
+fn landlock_ruleset(plan: &Landlock) -> Result<RulesetStatus, RulesetError> {
+    let abi = abi(plan.abi);
+    let changes = AccessFs::from_write(abi);
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(changes)?;
+    if plan.refuse_tcp {
+        ruleset = ruleset.handle_access(AccessNet::from_all(abi))?;
+    }
+    if plan.scope_abstract_sockets {
+        ruleset = ruleset.scope(Scope::AbstractUnixSocket)?;
+    }
+    if plan.scope_signals {
+        ruleset = ruleset.scope(Scope::Signal)?;
+    }
+    let mut ruleset = ruleset.create()?;
+    for right in &plan.rights {
+        // What isn't there needs no right; a host without `/dev/ptmx` is one.
+        let Ok(path) = PathFd::new(std::ffi::OsStr::from_bytes(right.path.to_bytes())) else {
+            continue;
+        };
+        let folder = rustix::fs::fstat(path.as_fd())
+            .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir());
+        let granted = granted(right.grant, abi);
+        let granted = if folder {
+            granted
+        } else {
+            granted & AccessFs::from_file(abi)
+        };
+        ruleset = ruleset.add_rule(PathBeneath::new(path, granted))?;
+    }
+    Ok(ruleset.restrict_self()?.ruleset)
+}
+
+use std::os::unix::ffi::OsStrExt;
+
+fn granted(grant: Grant, abi: ABI) -> BitFlags<AccessFs> {
+    let changes = AccessFs::from_write(abi);
+    let existing = AccessFs::WriteFile | AccessFs::Truncate;
+    match grant {
+        Grant::Write => changes,
+        Grant::WriteExisting => changes & existing,
+        Grant::Devices => changes & (existing | AccessFs::IoctlDev),
+    }
+}
+
+fn abi(number: u32) -> ABI {
+    ABI::from(i32::try_from(number).unwrap_or(0))
+}
+
+fn drop_capabilities(plan: &Plan) -> Result<(), Failure> {
+    let keep = CapabilitySet::from_bits_retain(plan.capabilities);
+    // The bounding set can only be dropped with CAP_SETPCAP, which a caller without namespaces lacks; it
+    // has no capability to lose either, and no_new_privs keeps programs from giving any.
+    if plan.view.is_some() || nix::unistd::geteuid().is_root() {
+        for number in 0..64 {
+            let one = CapabilitySet::from_bits_retain(1 << number);
+            if !keep.contains(one) {
+                match rustix::thread::remove_capability_from_bounding_set(one) {
+                    // Past the last capability of this kernel.
+                    Err(rustix::io::Errno::INVAL) => break,
+                    other => other.step(Kind::SetUp, "drop the bounding set")?,
+                }
+            }
+        }
+    }
+    rustix::thread::clear_ambient_capability_set().step(Kind::SetUp, "clear ambient set")?;
+    rustix::thread::set_capabilities(
+        None,
+        rustix::thread::CapabilitySets {
+            effective: keep,
+            permitted: keep,
+            inheritable: CapabilitySet::empty(),
+        },
+    )
+    .step(Kind::SetUp, "drop capabilities")
+}
+
+fn execute(launch: &Launch) -> Failure {
+    let mut refused = Errno::ENOENT;
+    for candidate in &launch.candidates {
+        match sys::execve(candidate, &launch.argv, &launch.env) {
+            // As execvp(3): a folder of PATH that hasn't got it, or won't show it, doesn't end the search.
+            Errno::ENOENT | Errno::ENOTDIR => {}
+            Errno::EACCES => refused = Errno::EACCES,
+            errno => return Failure::new(Kind::Exec, "execve", errno).about(candidate.to_bytes()),
+        }
+    }
+    let name = launch.argv.first().map_or(&[][..], |name| name.to_bytes());
+    Failure::new(Kind::Exec, "execve", refused).about(name)
+}

@@ -1,0 +1,350 @@
+//! The cell's own process: enters the namespaces, keeps the views, starts an init per command.
+//!
+//! Rule: one thread, no work while idle, and it ends with its harness: every init dies with it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, setsid};
+
+use super::init;
+use super::message::{Failure, FailureKind as Kind, Launch, Report, SetUp, Step};
+use super::view::{ViewId, Views};
+use super::wire;
+use crate::plan::{Proc, Tree};
+use crate::sys::{self, Child};
+
+/// Runs the cell and ends the process. The socket to the harness is standard input.
+pub(crate) fn run() -> ! {
+    let status = match serve() {
+        Ok(()) => 0,
+        Err(failure) => {
+            tracing::debug!(?failure, "cell ends");
+            1
+        }
+    };
+    sys::exit_now(status)
+}
+
+/// A command that runs: the control socket is kept open until its init has been reaped, so that the
+/// harness sees its end only when everything is gone.
+struct Running {
+    init: Pid,
+    _control: OwnedFd,
+}
+
+struct Cell {
+    setup: SetUp,
+    views: Option<Views>,
+    /// The view that the cell is in.
+    at: Option<ViewId>,
+    spare: Option<Spare>,
+    notes: Vec<String>,
+}
+
+/// An init that was started ahead of its command. Closing the socket ends it.
+struct Spare {
+    init: Pid,
+    socket: OwnedFd,
+    at: Option<ViewId>,
+    tree: Tree,
+}
+
+fn serve() -> Result<(), Failure> {
+    let socket = hygiene()?;
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGCHLD);
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).step(Kind::SetUp, "block SIGCHLD")?;
+    let children = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .step(Kind::SetUp, "signalfd")?;
+
+    let Some((setup, _)) = wire::receive::<SetUp>(&socket).step(Kind::SetUp, "receive")? else {
+        return Ok(());
+    };
+    let mut cell = Cell::enter(setup);
+    let mut running: Vec<Running> = Vec::new();
+    loop {
+        let mut polled = [
+            PollFd::new(socket.as_fd(), PollFlags::POLLIN),
+            PollFd::new(children.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut polled, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno).step(Kind::SetUp, "poll"),
+        }
+        let ready = |at: usize| polled[at].any().unwrap_or(false);
+        let (from_harness, from_children) = (ready(0), ready(1));
+        if from_children {
+            while children.read_signal().is_ok_and(|signal| signal.is_some()) {}
+            reap(&mut running);
+        }
+        if from_harness {
+            match wire::receive::<Launch>(&socket) {
+                Ok(Some((launch, descriptors))) => {
+                    running.extend(match &mut cell {
+                        Ok(cell) => cell.launch(&launch, descriptors),
+                        Err(failure) => refuse(failure.clone(), &descriptors),
+                    });
+                }
+                Ok(None) => break,
+                Err(errno) => return Err(errno).step(Kind::SetUp, "receive"),
+            }
+        }
+    }
+    drop(cell);
+    for command in &running {
+        // It may have ended by itself.
+        kill(command.init, Signal::SIGKILL)
+            .or_else(ignore_gone)
+            .ok();
+    }
+    while waitpid(None, None).is_ok() {}
+    Ok(())
+}
+
+fn ignore_gone(errno: Errno) -> Result<(), Errno> {
+    if errno == Errno::ESRCH {
+        Ok(())
+    } else {
+        Err(errno)
+    }
+}
+
+/// Closes what the harness left open, and takes the socket away from standard input.
+fn hygiene() -> Result<OwnedFd, Failure> {
+    sys::close_all_from(3).step(Kind::SetUp, "close_range")?;
+    let socket = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 20)
+        .step(Kind::SetUp, "duplicate the socket")?;
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .step(Kind::SetUp, "open /dev/null")?;
+    rustix::stdio::dup2_stdin(&null).step(Kind::SetUp, "dup2")?;
+    rustix::stdio::dup2_stdout(&null).step(Kind::SetUp, "dup2")?;
+    rustix::stdio::dup2_stderr(&null).step(Kind::SetUp, "dup2")?;
+    // Already a leader when started by hand from a terminal: then there is nothing to leave.
+    setsid().ok();
+    std::env::set_current_dir("/").step(Kind::SetUp, "chdir /")?;
+    Ok(socket)
+}
+
+fn reap(running: &mut Vec<Running>) {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => {
+                running.retain(|command| command.init != pid);
+            }
+            Ok(WaitStatus::StillAlive) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Tells the harness that a command never ran.
+fn refuse(failure: Failure, descriptors: &[OwnedFd]) -> Option<Running> {
+    if let Some(control) = descriptors.first() {
+        // A harness that has gone needs no answer.
+        wire::send(control, &Report::Failed(failure), &[]).ok();
+    }
+    None
+}
+
+impl Cell {
+    fn enter(setup: SetUp) -> Result<Cell, Failure> {
+        let mut notes = Vec::new();
+        let views = if setup.namespaces {
+            enter_namespaces(&setup)?;
+            if setup.own_network
+                && let Err(errno) = sys::loopback_up()
+            {
+                notes.push(format!(
+                    "loopback, which could not be brought up ({})",
+                    crate::outcome::errno_name(errno)
+                ));
+            }
+            Some(Views::new()?)
+        } else {
+            None
+        };
+        Ok(Cell {
+            setup,
+            views,
+            at: None,
+            spare: None,
+            notes,
+        })
+    }
+
+    fn launch(&mut self, launch: &Launch, descriptors: Vec<OwnedFd>) -> Option<Running> {
+        match self.start(launch, &descriptors) {
+            Ok(init) => {
+                let running = descriptors.into_iter().next().map(|control| Running {
+                    init,
+                    _control: control,
+                });
+                // The command's own descriptors are closed here; a spare must not inherit them.
+                if self.setup.prepare {
+                    self.spare = self.prepare(launch.plan.tree);
+                }
+                running
+            }
+            Err(failure) => refuse(failure, &descriptors),
+        }
+    }
+
+    fn start(&mut self, launch: &Launch, descriptors: &[OwnedFd]) -> Result<Pid, Failure> {
+        let plan = &launch.plan;
+        if let (Some(views), Some(view)) = (&mut self.views, &plan.view) {
+            self.at =
+                Some(views.enter(view, plan.runtime_folder.as_ref(), launch.spill.as_ref())?);
+        }
+        if let Some(spare) = self.spare.take()
+            && (spare.at, spare.tree) == (self.at, plan.tree)
+        {
+            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            // One that has died is no loss: there is the other way.
+            if wire::send(&spare.socket, launch, &descriptors).is_ok() {
+                return Ok(spare.init);
+            }
+        }
+        let keep: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        self.fork_init(plan.tree, &keep, |place| {
+            init::run(launch, descriptors, place)
+        })
+    }
+
+    /// An init that waits for its command.
+    fn prepare(&mut self, tree: Tree) -> Option<Spare> {
+        let (ours, theirs) = wire::pair().ok()?;
+        let init = self
+            .fork_init(tree, &[theirs.as_fd()], |place| {
+                init::run_later(&theirs, tree, place)
+            })
+            .ok()?;
+        Some(Spare {
+            init,
+            socket: ours,
+            at: self.at,
+            tree,
+        })
+    }
+
+    fn fork_init(
+        &self,
+        tree: Tree,
+        keep: &[BorrowedFd<'_>],
+        run: impl FnOnce(&init::Place<'_>),
+    ) -> Result<Pid, Failure> {
+        let namespaces = match tree {
+            Tree::PidNamespace { .. } => libc::CLONE_NEWPID | libc::CLONE_NEWNS,
+            Tree::Subreaper => 0,
+        };
+        let place = init::Place {
+            cell: std::process::id(),
+            own_network: self.setup.own_network,
+            notes: &self.notes,
+        };
+        match sys::fork_into(namespaces).step(Kind::Namespaces, "clone PID and mount namespace")? {
+            Child::There(init) => Ok(init),
+            Child::Here => {
+                // Other commands' sockets would otherwise stay open as long as this one runs.
+                if sys::close_all_but(keep).is_ok() {
+                    run(&place);
+                }
+                sys::exit_now(1)
+            }
+        }
+    }
+}
+
+/// Unshares everything that a session keeps, with the caller's user and group inside.
+fn enter_namespaces(setup: &SetUp) -> Result<(), Failure> {
+    let mut flags = CloneFlags::CLONE_NEWUSER
+        | CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWIPC
+        | CloneFlags::CLONE_NEWUTS;
+    if setup.own_network {
+        flags |= CloneFlags::CLONE_NEWNET;
+    }
+    if setup.uid == 0 && full_map(flags)? {
+        return Ok(());
+    }
+    if setup.uid != 0 {
+        unshare(flags).step(Kind::Namespaces, "unshare user namespace")?;
+    }
+    let write = |file: &str, text: String| {
+        std::fs::write(file, text).step(Kind::Namespaces, &format!("write {file}"))
+    };
+    write("/proc/self/setgroups", "deny".to_owned())?;
+    write("/proc/self/uid_map", format!("{0} {0} 1", setup.uid))?;
+    write("/proc/self/gid_map", format!("{0} {0} 1", setup.gid))
+}
+
+/// Root keeps every user that it has, so that it can work on files of others that it may write. A
+/// process that stays outside writes the maps. False: only the caller's own user can be mapped.
+fn full_map(flags: CloneFlags) -> Result<bool, Failure> {
+    let identity = |file: &str| -> Result<String, Failure> {
+        let map = std::fs::read_to_string(file).step(Kind::Namespaces, "read the user map")?;
+        Ok(map
+            .lines()
+            .filter_map(|line| {
+                let mut words = line.split_whitespace();
+                let (inside, _, count) = (words.next()?, words.next()?, words.next()?);
+                Some(format!("{inside} {inside} {count}\n"))
+            })
+            .collect())
+    };
+    let (users, groups) = (
+        identity("/proc/self/uid_map")?,
+        identity("/proc/self/gid_map")?,
+    );
+    let cell = std::process::id();
+    let (ready, wait) = wire::pair().step(Kind::SetUp, "socketpair")?;
+    match sys::fork().step(Kind::SetUp, "fork")? {
+        Child::Here => {
+            drop(ready);
+            let go = rustix::io::read(&wait, &mut [0u8; 1]) == Ok(1);
+            let done = go
+                && std::fs::write(format!("/proc/{cell}/uid_map"), users).is_ok()
+                && std::fs::write(format!("/proc/{cell}/gid_map"), groups).is_ok();
+            sys::exit_now(i32::from(!done));
+        }
+        Child::There(writer) => {
+            drop(wait);
+            unshare(flags).step(Kind::Namespaces, "unshare user namespace")?;
+            rustix::io::write(&ready, b"g").step(Kind::SetUp, "write")?;
+            let status = waitpid(writer, None).step(Kind::SetUp, "waitpid")?;
+            Ok(status == WaitStatus::Exited(writer, 0))
+        }
+    }
+}
+
+/// Mounts the command's own `/proc`.
+pub(super) fn mount_proc(proc: Proc) -> Result<(), Failure> {
+    use rustix::mount::{MountFlags, mount};
+    let hardened = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    match proc {
+        Proc::Fresh => mount(c"proc", c"/proc", c"proc", hardened, None),
+        Proc::FreshReadOnly => mount(
+            c"proc",
+            c"/proc",
+            c"proc",
+            hardened | MountFlags::RDONLY,
+            None,
+        ),
+        Proc::Empty => mount(
+            c"tmpfs",
+            c"/proc",
+            c"tmpfs",
+            hardened | MountFlags::RDONLY,
+            Some(c"mode=0555,size=4k"),
+        ),
+    }
+    .step(Kind::Proc, "mount /proc")
+}

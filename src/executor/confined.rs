@@ -1,0 +1,704 @@
+//! The confined executor: every command of a confined mode runs in its session's cell.
+//!
+//! Rule: policy, plan, cell, in this order, for each call anew; what the host refuses narrows the plan or
+//! ends the call, and nothing ever runs with less than the plan.
+
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use nix::errno::Errno;
+use tempfile::TempDir;
+
+use crate::cell::{
+    Cell, Control, Failure, FailureKind, Incoming, Launch, Report, SetUp, Spill, can_be_a_cell,
+};
+use crate::denial::{self, Collector, Dialect, Event};
+use crate::environment::Rules;
+use crate::executor::command;
+use crate::executor::direct::Direct;
+use crate::executor::supervise::{Launched, Launcher, Running};
+use crate::executor::supervised::{Settings, Spills, Supervised, Supervising};
+use crate::executor::{Captured, Live, SandboxReport, Stream};
+use crate::host::binary;
+use crate::host::disk::HostDisk;
+use crate::host::facts::{Availability, HostFacts};
+use crate::mode::{Mode, ModeSource};
+use crate::outcome::{Ended, NeverRan, NeverRanCode, errno_name};
+use crate::output::{SpillDir, lock};
+use crate::plan::{Enforcement, Identities, Identity, Level, PlanError, Planned, plan};
+use crate::policy::build::PolicyRequest;
+use crate::policy::{Network, Policy, Require};
+use crate::request::{ExecRequest, ExecSpec};
+
+/// What a confined executor is made from.
+#[derive(Clone, Debug)]
+pub struct Confinement {
+    /// The mode of requests that name none: [`Mode::ReadOnly`].
+    pub mode: Mode,
+    /// Writable roots beside the workspace, in workspace-write mode.
+    pub writable: Vec<PathBuf>,
+    /// What the caller says about the network; `None` leaves it to the profile.
+    pub network: Option<Network>,
+    /// What the caller says about weaker hosts; `None` leaves it to the profile.
+    pub require: Option<Require>,
+    /// A profile of the caller's choice, laid over the built-in one.
+    pub profile: Option<PathBuf>,
+    /// The cofferdam binary. `None`: this executable when its `main` calls
+    /// [`cell_main`](crate::cell_main) first, else `cofferdam` beside it or on PATH.
+    pub binary: Option<PathBuf>,
+    /// Whether sessions have many commands, so that each keeps one init ready for the next.
+    pub prepare: bool,
+}
+
+impl Default for Confinement {
+    fn default() -> Confinement {
+        Confinement {
+            mode: Mode::ReadOnly,
+            writable: Vec::new(),
+            network: None,
+            require: None,
+            profile: None,
+            binary: None,
+            prepare: true,
+        }
+    }
+}
+
+/// Runs commands confined to their mode. It needs a tokio runtime with all drivers enabled.
+///
+/// Commands of one session share a cell: loopback, `/tmp`, `/dev/shm` and `/run`. When a command ends,
+/// nothing that it started is left. A request for [`Mode::DangerFullAccess`] runs as by
+/// [`Unconfined`](super::Unconfined).
+pub struct Confined {
+    supervised: Supervised,
+    launcher: Arc<InCells>,
+}
+
+impl Confined {
+    /// An executor with these settings. Nothing is started before the first command.
+    pub fn new(settings: Settings, confinement: Confinement) -> Confined {
+        let spills = Spills::new(settings.spill_base.clone());
+        let launcher = Arc::new(InCells {
+            confinement,
+            spills: Arc::clone(&spills),
+            facts: Mutex::new(HostFacts::read()),
+            sessions: Mutex::default(),
+        });
+        Confined {
+            supervised: Supervised::new(Arc::clone(&launcher) as Arc<dyn Launcher>, settings, spills),
+            launcher,
+        }
+    }
+
+    /// The folder that holds a session's spill files; that of requests without a session for `None`.
+    pub fn spill_dir(&self, session: Option<&str>) -> Arc<SpillDir> {
+        self.supervised.spills().of(session)
+    }
+
+    /// What is known of the host so far.
+    pub fn host_facts(&self) -> HostFacts {
+        lock(&self.launcher.facts).clone()
+    }
+}
+
+impl Supervising for Confined {
+    fn supervised(&self) -> &Supervised {
+        &self.supervised
+    }
+
+    fn default_mode(&self) -> Option<Mode> {
+        Some(self.launcher.confinement.mode)
+    }
+
+    fn spec(&self, request: ExecRequest) -> Result<ExecSpec, NeverRan> {
+        let settings = self.supervised.settings();
+        let mode = request
+            .mode
+            .unwrap_or((self.launcher.confinement.mode, ModeSource::Default));
+        let workspace = settings.workspace(&request)?;
+        let policy = self.launcher.policy(mode.0, &workspace)?;
+        let rules = Rules {
+            remove: &policy.environment.remove,
+            keep: &policy.environment.keep,
+            set: &policy.environment.set,
+        };
+        settings.spec(request, workspace, mode, rules)
+    }
+}
+
+/// Starts commands in cells, one cell per session and network.
+struct InCells {
+    confinement: Confinement,
+    spills: Arc<Spills>,
+    facts: Mutex<HostFacts>,
+    sessions: Mutex<HashMap<Key, Arc<Session>>>,
+}
+
+/// The session, and whether it has a network namespace of its own.
+type Key = (Option<String>, bool);
+
+#[derive(Default)]
+struct Session {
+    cell: Mutex<Option<Cell>>,
+    /// Stands in for the private `/tmp` where namespaces can't be had.
+    scratch: Mutex<Option<TempDir>>,
+}
+
+#[async_trait]
+impl Launcher for InCells {
+    async fn launch(&self, spec: &ExecSpec) -> Result<Launched, NeverRan> {
+        if !spec.mode.is_confined() {
+            return Direct.launch(spec).await;
+        }
+        // Each round but the last learns one thing that the host refuses.
+        for _ in 0..4 {
+            let facts = lock(&self.facts).clone();
+            let prepared = self.prepare(spec, &facts)?;
+            match self.launch_once(spec, prepared).await? {
+                Ok(launched) => return Ok(launched),
+                Err(failure) => self.learn(&facts, &failure)?,
+            }
+        }
+        Err(NeverRan::refused(
+            NeverRanCode::SandboxUnavailable,
+            "the host refuses one thing after the other",
+            "run `cofferdam doctor`",
+        ))
+    }
+
+    async fn end_session(&self, session: &str) {
+        let ended: Vec<_> = {
+            let mut sessions = lock(&self.sessions);
+            [true, false]
+                .into_iter()
+                .filter_map(|own| sessions.remove(&(Some(session.to_owned()), own)))
+                .collect()
+        };
+        end(ended).await;
+    }
+
+    async fn shutdown(&self) {
+        let ended: Vec<_> = lock(&self.sessions).drain().map(|(_, session)| session).collect();
+        end(ended).await;
+    }
+}
+
+async fn end(sessions: Vec<Arc<Session>>) {
+    for session in sessions {
+        let cell = lock(&session.cell).take();
+        if let Some(cell) = cell {
+            cell.end().await;
+        }
+    }
+}
+
+/// Everything that is decided before the cell is asked.
+struct Prepared {
+    policy: Policy,
+    planned: Planned,
+    session: Arc<Session>,
+    scratch: PathBuf,
+}
+
+impl InCells {
+    fn policy(&self, mode: Mode, workspace: &Path) -> Result<Policy, NeverRan> {
+        let request = PolicyRequest {
+            extra_writable: &self.confinement.writable,
+            network: self.confinement.network,
+            require: self.confinement.require,
+            profile: self.confinement.profile.as_deref(),
+            ..PolicyRequest::new(mode, workspace)
+        };
+        let (policy, warnings) = Policy::build(&request)?;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(policy)
+    }
+
+    fn prepare(&self, spec: &ExecSpec, facts: &HostFacts) -> Result<Prepared, NeverRan> {
+        let policy = self.policy(spec.mode, &spec.workspace)?;
+        let own_network = policy.network == Network::None;
+        let session = Arc::clone(
+            lock(&self.sessions)
+                .entry((spec.session.clone(), own_network))
+                .or_default(),
+        );
+        let scratch = if facts.namespaces.is_assumed() {
+            PathBuf::new()
+        } else {
+            session.scratch()?
+        };
+        let planned = plan(&policy, &identities(&policy), facts, &scratch).map_err(no_plan)?;
+        if policy.require == Require::Full && planned.enforcement.level == Level::Partial {
+            return Err(NeverRan::refused(
+                NeverRanCode::SandboxUnavailable,
+                format!(
+                    "the policy requires full enforcement, and this host doesn't govern: {}",
+                    planned.enforcement.missing.join("; ")
+                ),
+                "run `cofferdam doctor` for remedies, or set require = \"partial\"",
+            ));
+        }
+        Ok(Prepared {
+            policy,
+            planned,
+            session,
+            scratch,
+        })
+    }
+
+    /// Asks the session's cell, which is started when there is none.
+    async fn launch_once(
+        &self,
+        spec: &ExecSpec,
+        prepared: Prepared,
+    ) -> Result<Result<Launched, Failure>, NeverRan> {
+        let (stdout, stdout_in) = pipe()?;
+        let (stderr, stderr_in) = pipe()?;
+        let stdin: OwnedFd = match &spec.stdin {
+            Some(bytes) => command::sealed("stdin", bytes).map_err(|errno| step("stdin", errno))?,
+            None => std::fs::File::open("/dev/null")
+                .map_err(|error| step("open /dev/null", command::os_error(&error)))?
+                .into(),
+        };
+        let script = command::script(&spec.command)
+            .map(|text| command::sealed("script", text))
+            .transpose()
+            .map_err(|errno| step("script", errno))?;
+        let launch = self.message(spec, &prepared, script.is_some())?;
+        let incoming = Incoming {
+            stdin: stdin.as_fd(),
+            stdout: stdout_in.as_fd(),
+            stderr: stderr_in.as_fd(),
+            script: script.as_ref().map(AsFd::as_fd),
+        };
+        let control = self.ask(&prepared, &launch, &incoming)?;
+        drop((stdout_in, stderr_in));
+        let mut missing = prepared.planned.enforcement.missing.clone();
+        match control.next().await {
+            Some(Report::Started { notes }) => missing.extend(notes),
+            Some(Report::Failed(failure)) => return Ok(Err(failure)),
+            Some(Report::Exited { .. }) | None => {
+                *lock(&prepared.session.cell) = None;
+                return Err(NeverRan::refused(
+                    NeverRanCode::SandboxUnavailable,
+                    "the session's cell ended before the command ran",
+                    "try again; if it stays so, run `cofferdam doctor`",
+                ));
+            }
+        }
+        let witness = Arc::new(Witness::default());
+        Ok(Ok(Launched {
+            running: Box::new(InCell {
+                control,
+                end: None,
+                policy: prepared.policy,
+                view: prepared.planned.plan.view.is_some(),
+                enforcement: Enforcement {
+                    level: prepared.planned.enforcement.level,
+                    missing,
+                },
+                witness: Arc::clone(&witness),
+            }),
+            stdout,
+            stderr,
+            witness: Some(witness),
+        }))
+    }
+
+    fn message(
+        &self,
+        spec: &ExecSpec,
+        prepared: &Prepared,
+        has_script: bool,
+    ) -> Result<Launch, NeverRan> {
+        let script_at = has_script.then_some(SCRIPT_AT);
+        let argv = command::argv(&spec.command, SCRIPT_AT);
+        let env = self.environment(spec, prepared);
+        let program = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
+        let words = |words: &[OsString]| -> Result<Vec<CString>, NeverRan> {
+            words.iter().map(|word| c_string(word)).collect()
+        };
+        Ok(Launch {
+            candidates: command::candidates(program, &env, &spec.workdir)
+                .iter()
+                .map(|path| c_string(path.as_os_str()))
+                .collect::<Result<_, _>>()?,
+            argv: words(&argv)?,
+            env: env
+                .iter()
+                .map(|(name, value)| {
+                    let mut word = name.clone();
+                    word.push("=");
+                    word.push(value);
+                    c_string(&word)
+                })
+                .collect::<Result<_, _>>()?,
+            workdir: c_string(spec.workdir.as_os_str())?,
+            spill: self
+                .spills
+                .of(spec.session.as_deref())
+                .path()
+                .map(|path| c_string(path.as_os_str()).map(|path| Spill { path }))
+                .transpose()?,
+            plan: prepared.planned.plan.clone(),
+            script_at,
+        })
+    }
+
+    /// The command's variables, with those that must lead to private places.
+    fn environment(&self, spec: &ExecSpec, prepared: &Prepared) -> Vec<(OsString, OsString)> {
+        let mut env = spec.env.clone();
+        let mut set = |name: &str, value: OsString| {
+            env.retain(|(known, _)| known != name);
+            env.push((name.into(), value));
+        };
+        let temporary = if prepared.planned.plan.view.is_some() {
+            Path::new("/tmp")
+        } else {
+            &prepared.scratch
+        };
+        set("TMPDIR", temporary.into());
+        set("TMPPREFIX", temporary.join("zsh").into());
+        if let Some(folder) = &prepared.planned.plan.runtime_folder {
+            set(
+                "XDG_RUNTIME_DIR",
+                OsStr::from_bytes(folder.to_bytes()).to_owned(),
+            );
+        }
+        env
+    }
+
+    fn ask(
+        &self,
+        prepared: &Prepared,
+        launch: &Launch,
+        incoming: &Incoming<'_>,
+    ) -> Result<Control, NeverRan> {
+        let mut cell = lock(&prepared.session.cell);
+        if let Some(running) = &*cell {
+            match running.launch(launch, incoming) {
+                Ok(control) => return Ok(control),
+                // It was killed from outside; its scratch is lost with it.
+                Err(errno) => tracing::warn!(%errno, "a session's cell has gone; starting another"),
+            }
+        }
+        let started = self.start_cell(prepared)?;
+        let control = started
+            .launch(launch, incoming)
+            .map_err(|errno| step("ask the cell", errno))?;
+        *cell = Some(started);
+        Ok(control)
+    }
+
+    fn start_cell(&self, prepared: &Prepared) -> Result<Cell, NeverRan> {
+        let writable: Vec<&Path> = prepared
+            .policy
+            .writable
+            .iter()
+            .map(|place| place.path.as_path())
+            .collect();
+        let binary = binary::find(
+            self.confinement.binary.as_deref(),
+            can_be_a_cell(),
+            &writable,
+        )?;
+        let facts = lock(&self.facts).clone();
+        let setup = SetUp {
+            namespaces: prepared.planned.plan.view.is_some(),
+            own_network: prepared.planned.plan.own_network,
+            prepare: self.confinement.prepare,
+            uid: facts.uid,
+            gid: facts.gid,
+        };
+        Cell::start(&binary, &setup).map_err(|error| {
+            NeverRan::step(
+                NeverRanCode::SandboxUnavailable,
+                format!("start {}", binary.display()),
+                command::os_error(&error),
+                "name a working cofferdam binary",
+            )
+        })
+    }
+
+    /// What a failed step teaches about the host, or why the call ends here.
+    fn learn(&self, facts: &HostFacts, failure: &Failure) -> Result<(), NeverRan> {
+        let refused = || Availability::Refused {
+            step: failure.step.clone(),
+            errno: errno_name(Errno::from_raw(failure.errno)),
+        };
+        {
+            let mut known = lock(&self.facts);
+            match failure.kind {
+                FailureKind::Namespaces if facts.namespaces.is_assumed() => {
+                    known.namespaces = refused();
+                }
+                FailureKind::Proc if facts.own_proc.is_assumed() => known.own_proc = refused(),
+                FailureKind::Listener if facts.listener.is_assumed() => known.listener = refused(),
+                _ => return Err(never_ran(failure)),
+            }
+        }
+        tracing::info!(step = failure.step, errno = failure.errno, "the host refuses a step");
+        if failure.kind == FailureKind::Namespaces {
+            // Cells that were started with them are of no use.
+            lock(&self.sessions).clear();
+        }
+        Ok(())
+    }
+}
+
+/// Where bash finds a script that is too long for an argument.
+const SCRIPT_AT: i32 = 9;
+
+impl Session {
+    fn scratch(&self) -> Result<PathBuf, NeverRan> {
+        let mut scratch = lock(&self.scratch);
+        if let Some(folder) = &*scratch {
+            return Ok(folder.path().to_owned());
+        }
+        let folder = tempfile::Builder::new()
+            .prefix("cofferdam-scratch-")
+            .tempdir()
+            .map_err(|error| step("make a scratch folder", command::os_error(&error)))?;
+        let path = folder.path().to_owned();
+        *scratch = Some(folder);
+        Ok(path)
+    }
+}
+
+fn identities(policy: &Policy) -> Identities {
+    let places = [
+        &policy.writable,
+        &policy.protected,
+        &policy.pinned,
+        &policy.hidden,
+        &policy.visible,
+    ];
+    places
+        .into_iter()
+        .flatten()
+        .filter_map(|place| {
+            let facts = std::fs::symlink_metadata(&place.path).ok()?;
+            Some((
+                place.path.clone(),
+                Identity {
+                    device: facts.dev(),
+                    inode: facts.ino(),
+                    folder: facts.is_dir(),
+                    owner: facts.uid(),
+                },
+            ))
+        })
+        .collect()
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd), NeverRan> {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|errno| step("pipe", Errno::from_raw(errno.raw_os_error())))
+}
+
+fn c_string(word: &OsStr) -> Result<CString, NeverRan> {
+    CString::new(word.as_bytes()).map_err(|_| {
+        NeverRan::refused(
+            NeverRanCode::InvalidArgs,
+            "a word of the command holds a NUL byte",
+            "remove it",
+        )
+    })
+}
+
+fn step(step: &str, errno: Errno) -> NeverRan {
+    NeverRan::step(NeverRanCode::SandboxUnavailable, step, errno, "")
+}
+
+fn no_plan(error: PlanError) -> NeverRan {
+    let message = error.to_string();
+    match error {
+        PlanError::NoBackend { step, errno } => NeverRan {
+            code: NeverRanCode::SandboxUnavailable,
+            message,
+            step: Some(step),
+            errno: Some(errno),
+            remedy: "run `cofferdam doctor` for remedies".to_owned(),
+        },
+        PlanError::Filter(_) | PlanError::Path(_) => {
+            NeverRan::refused(NeverRanCode::SandboxUnavailable, message, "")
+        }
+    }
+}
+
+fn never_ran(failure: &Failure) -> NeverRan {
+    let errno = Errno::from_raw(failure.errno);
+    let object = failure
+        .object
+        .as_deref()
+        .map(|object| String::from_utf8_lossy(object).into_owned())
+        .unwrap_or_default();
+    match failure.kind {
+        FailureKind::Exec => command::failed(OsStr::new(&object), errno),
+        FailureKind::Workdir => NeverRan {
+            message: format!("{}: {object}: {}", failure.step, errno.desc()),
+            ..NeverRan::step(
+                NeverRanCode::InvalidArgs,
+                failure.step.clone(),
+                errno,
+                "name a folder that this mode shows",
+            )
+        },
+        FailureKind::Changed
+        | FailureKind::Namespaces
+        | FailureKind::Proc
+        | FailureKind::Listener
+        | FailureKind::SetUp => {
+            let about = if object.is_empty() {
+                String::new()
+            } else {
+                format!(" ({object})")
+            };
+            let remedy = if failure.kind == FailureKind::Changed {
+                "a path of the policy was replaced, perhaps by a link: look at it, then try again"
+            } else {
+                "run `cofferdam doctor` for remedies"
+            };
+            NeverRan {
+                message: format!("{}{about}: {}", failure.step, errno.desc()),
+                ..NeverRan::step(
+                    NeverRanCode::SandboxUnavailable,
+                    failure.step.clone(),
+                    errno,
+                    remedy,
+                )
+            }
+        }
+    }
+}
+
+/// Keeps those lines of both streams that may tell of a refusal.
+#[derive(Default)]
+struct Witness {
+    stdout: Mutex<Collector>,
+    stderr: Mutex<Collector>,
+}
+
+impl Live for Witness {
+    fn chunk(&self, stream: Stream, bytes: &[u8]) {
+        let collector = match stream {
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        };
+        lock(collector).feed(bytes);
+    }
+}
+
+/// A command that runs in a cell.
+struct InCell {
+    control: Control,
+    end: Option<End>,
+    policy: Policy,
+    /// Whether it has a view of its own, or Landlock alone.
+    view: bool,
+    enforcement: Enforcement,
+    witness: Arc<Witness>,
+}
+
+#[derive(Clone)]
+struct End {
+    ended: Ended,
+    events: Vec<Event>,
+}
+
+impl InCell {
+    async fn end(&mut self) -> Ended {
+        loop {
+            if let Some(end) = &self.end {
+                return end.ended;
+            }
+            match self.control.next().await {
+                Some(Report::Exited {
+                    ended,
+                    events,
+                    events_lost,
+                }) => {
+                    if events_lost {
+                        self.enforcement
+                            .missing
+                            .push("some refused calls, for there were too many".to_owned());
+                    }
+                    self.end = Some(End { ended, events });
+                }
+                Some(Report::Started { .. } | Report::Failed(_)) => {}
+                None => {
+                    // Its init or its cell was killed, and every process of the command with it.
+                    self.enforcement
+                        .missing
+                        .push("the end of the command, whose init was killed".to_owned());
+                    self.end = Some(End {
+                        ended: Ended::Signalled(libc::SIGKILL),
+                        events: Vec::new(),
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Running for InCell {
+    fn terminate(&self) {
+        self.control.terminate();
+    }
+
+    fn kill(&self) {
+        self.control.kill();
+    }
+
+    async fn exited(&mut self) {
+        self.end().await;
+    }
+
+    async fn gone(&mut self) -> Ended {
+        self.end().await
+    }
+
+    async fn report(
+        &mut self,
+        spec: &ExecSpec,
+        ended: Ended,
+        _stdout: &Captured,
+        _stderr: &Captured,
+    ) -> SandboxReport {
+        let collected = |collector: &Mutex<Collector>| std::mem::take(&mut *lock(collector)).finish();
+        let (stdout, stderr) = (collected(&self.witness.stdout), collected(&self.witness.stderr));
+        let variables: Vec<(String, String)> = spec
+            .env
+            .iter()
+            .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value.to_str()?.to_owned())))
+            .collect();
+        let denials = denial::facts(&denial::Inputs {
+            ended,
+            command: &spec.command.text(),
+            cwd: &spec.workdir,
+            variables: &variables,
+            stdout: &stdout,
+            stderr: &stderr,
+            events: self.end.as_ref().map_or(&[], |end| &end.events),
+            policy: &self.policy,
+            wider: None,
+            dialect: if self.view { Dialect::Mounts } else { Dialect::Landlock },
+            disk: &HostDisk::default(),
+        });
+        SandboxReport {
+            mode: spec.mode,
+            level: Some(self.enforcement.level),
+            missing: self.enforcement.missing.clone(),
+            denials,
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The host: facts that are read, never changed: canonical paths, the caller's home, git's directories.
+//!
+//! Rule: nothing here runs a program, and nothing here waits: a FIFO, a device or an endless file in a
+//! workspace is as harmless as a missing one.
+
+pub mod binary;
+pub mod disk;
+pub mod facts;
+pub mod git;
+pub mod home;
+pub mod paths;

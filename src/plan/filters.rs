@@ -1,0 +1,240 @@
+//! Seccomp programs: what is refused by number and argument, and what the command's init answers.
+//!
+//! Rule: unknown calls are let through and nothing kills; a refused call returns an errno. Programs
+//! stack, and the kernel takes the strictest answer.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Width, SeccompCmpOp as Is, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch,
+};
+
+use super::PlanError;
+use crate::policy::{Policy, calls};
+
+/// Which sockets may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sockets {
+    /// Stream and sequenced-packet UNIX sockets; their `connect` is supervised.
+    pub unix: bool,
+    /// IPv4 and IPv6.
+    pub inet: bool,
+}
+
+#[cfg(target_arch = "x86_64")]
+const ARCH: (TargetArch, u32) = (TargetArch::x86_64, 0xC000_003E);
+#[cfg(target_arch = "aarch64")]
+const ARCH: (TargetArch, u32) = (TargetArch::aarch64, 0xC000_00B7);
+
+const NAMESPACES: [libc::c_int; 8] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+    0x80, // CLONE_NEWTIME, an argument of unshare alone: clone keeps its exit signal in these bits.
+];
+
+/// The programs that refuse calls, one for each errno, and one for foreign calling conventions.
+///
+/// # Errors
+/// The policy names a call that has no number here.
+pub fn refusals(policy: &Policy, sockets: Sockets) -> Result<Vec<Vec<u64>>, PlanError> {
+    let mut by_errno: BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
+    let permission = by_errno.entry(libc::EPERM.unsigned_abs()).or_default();
+    for (call, rules) in by_argument(sockets)? {
+        permission.insert(call, rules);
+    }
+    for group in &policy.refused_calls {
+        let errno = match group.errno.as_str() {
+            "EPERM" => libc::EPERM,
+            "ENOSYS" => libc::ENOSYS,
+            other => return Err(PlanError::Filter(format!("no such refusal: {other}"))),
+        };
+        for name in &group.calls {
+            // A call that this architecture never had needs no refusal.
+            if let Some(number) = calls::number(name) {
+                by_errno
+                    .entry(errno.unsigned_abs())
+                    .or_default()
+                    .insert(number, Vec::new());
+            }
+        }
+    }
+    let mut programs = vec![native_only()];
+    for (errno, rules) in by_errno {
+        let filter = SeccompFilter::new(
+            rules,
+            SeccompAction::Allow,
+            SeccompAction::Errno(errno),
+            ARCH.0,
+        )
+        .map_err(|error| PlanError::Filter(error.to_string()))?;
+        let program: BpfProgram = filter
+            .try_into()
+            .map_err(|error: seccompiler::BackendError| PlanError::Filter(error.to_string()))?;
+        programs.push(refuse_foreign(program)?);
+    }
+    Ok(programs)
+}
+
+/// The program whose calls the command's init answers: every `connect`, and `sendto` with an address.
+pub fn supervision() -> Vec<u64> {
+    let address_low = argument(4);
+    let address_high = address_low + 4;
+    vec![
+        load(ARCH_AT),
+        jump_if_equal(ARCH.1, 1, 0),
+        answer(libc::SECCOMP_RET_ALLOW),
+        load(CALL_AT),
+        jump_if_equal(number(libc::SYS_connect), 7, 0),
+        jump_if_equal(number(libc::SYS_sendto), 1, 0),
+        answer(libc::SECCOMP_RET_ALLOW),
+        load(address_low),
+        jump_if_equal(0, 0, 3),
+        load(address_high),
+        jump_if_equal(0, 0, 1),
+        answer(libc::SECCOMP_RET_ALLOW),
+        answer(libc::SECCOMP_RET_USER_NOTIF),
+    ]
+}
+
+fn by_argument(sockets: Sockets) -> Result<BTreeMap<i64, Vec<SeccompRule>>, PlanError> {
+    let condition = |at: u8, op: Is, value: u64| {
+        SeccompCondition::new(at, Width::Dword, op, value)
+            .map_err(|error| PlanError::Filter(error.to_string()))
+    };
+    let rule = |conditions: Vec<SeccompCondition>| {
+        SeccompRule::new(conditions).map_err(|error| PlanError::Filter(error.to_string()))
+    };
+    let word = |value: libc::c_int| u64::from(value.unsigned_abs());
+    let has = |at: u8, bits: libc::c_int| condition(at, Is::MaskedEq(word(bits)), word(bits));
+    let is = |at: u8, value: libc::c_int| condition(at, Is::Eq, word(value));
+    let is_not = |at: u8, value: libc::c_int| condition(at, Is::Ne, word(value));
+
+    let mut clone = Vec::new();
+    let mut unshare = Vec::new();
+    for flag in NAMESPACES {
+        unshare.push(rule(vec![has(0, flag)?])?);
+        if flag != 0x80 {
+            clone.push(rule(vec![has(0, flag)?])?);
+        }
+    }
+    // The kernel looks at the low 32 bits of the request alone, and so does this.
+    let ioctl = vec![
+        rule(vec![condition(1, Is::Eq, libc::TIOCSTI)?])?,
+        rule(vec![condition(1, Is::Eq, libc::TIOCLINUX)?])?,
+    ];
+    let kind = |kind: libc::c_int| condition(1, Is::MaskedEq(0xf), word(kind));
+    // A datagram socket could be sent to a path without a `connect`, past the supervisor; the kernel
+    // takes a raw UNIX socket for a datagram one.
+    let datagram_pair = vec![
+        rule(vec![is(0, libc::AF_UNIX)?, kind(libc::SOCK_DGRAM)?])?,
+        rule(vec![is(0, libc::AF_UNIX)?, kind(libc::SOCK_RAW)?])?,
+    ];
+    let mut socket = datagram_pair.clone();
+    socket.push(rule(vec![
+        is_not(0, libc::AF_UNIX)?,
+        is_not(0, libc::AF_INET)?,
+        is_not(0, libc::AF_INET6)?,
+        is_not(0, libc::AF_NETLINK)?,
+    ])?);
+    socket.push(rule(vec![
+        is(0, libc::AF_NETLINK)?,
+        is_not(2, libc::NETLINK_ROUTE)?,
+    ])?);
+    if !sockets.unix {
+        socket.push(rule(vec![is(0, libc::AF_UNIX)?])?);
+    }
+    if !sockets.inet {
+        socket.push(rule(vec![is(0, libc::AF_INET)?])?);
+        socket.push(rule(vec![is(0, libc::AF_INET6)?])?);
+    }
+    Ok(BTreeMap::from([
+        (libc::SYS_clone, clone),
+        (libc::SYS_unshare, unshare),
+        (libc::SYS_ioctl, ioctl),
+        (libc::SYS_socket, socket),
+        (libc::SYS_socketpair, datagram_pair),
+    ]))
+}
+
+/// seccompiler kills a process that calls through a foreign architecture; here such a call fails.
+fn refuse_foreign(program: BpfProgram) -> Result<Vec<u64>, PlanError> {
+    let mut words: Vec<u64> = program
+        .iter()
+        .map(|step| instruction(step.code, step.jt, step.jf, step.k))
+        .collect();
+    let expected = [
+        load(ARCH_AT),
+        jump_if_equal(ARCH.1, 1, 0),
+        answer(libc::SECCOMP_RET_KILL_PROCESS),
+    ];
+    match words.get_mut(..expected.len()) {
+        Some(head) if head == expected => head[2] = refuse(libc::EPERM),
+        _ => {
+            return Err(PlanError::Filter(
+                "the filter compiler changed how it checks the architecture".to_owned(),
+            ));
+        }
+    }
+    Ok(words)
+}
+
+/// Refuses foreign architectures, and on x86-64 the x32 numbers, which share its architecture word.
+fn native_only() -> Vec<u64> {
+    const X32_BIT: u32 = 0x4000_0000;
+    vec![
+        load(ARCH_AT),
+        jump_if_equal(ARCH.1, 1, 0),
+        refuse(libc::EPERM),
+        load(CALL_AT),
+        jump_if_at_least(X32_BIT, 0, 1),
+        refuse(libc::EPERM),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ]
+}
+
+// Offsets in `struct seccomp_data`, seccomp(2).
+const CALL_AT: u32 = 0;
+const ARCH_AT: u32 = 4;
+const fn argument(index: u32) -> u32 {
+    16 + 8 * index
+}
+
+// A `struct sock_filter` in its memory layout, linux/filter.h.
+fn instruction(code: u16, jump_true: u8, jump_false: u8, k: u32) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..2].copy_from_slice(&code.to_ne_bytes());
+    bytes[2] = jump_true;
+    bytes[3] = jump_false;
+    bytes[4..].copy_from_slice(&k.to_ne_bytes());
+    u64::from_ne_bytes(bytes)
+}
+
+fn load(offset: u32) -> u64 {
+    instruction(0x20, 0, 0, offset) // BPF_LD | BPF_W | BPF_ABS
+}
+
+fn jump_if_equal(k: u32, jump_true: u8, jump_false: u8) -> u64 {
+    instruction(0x15, jump_true, jump_false, k) // BPF_JMP | BPF_JEQ | BPF_K
+}
+
+fn jump_if_at_least(k: u32, jump_true: u8, jump_false: u8) -> u64 {
+    instruction(0x35, jump_true, jump_false, k) // BPF_JMP | BPF_JGE | BPF_K
+}
+
+fn answer(action: u32) -> u64 {
+    instruction(0x06, 0, 0, action) // BPF_RET | BPF_K
+}
+
+fn refuse(errno: libc::c_int) -> u64 {
+    answer(libc::SECCOMP_RET_ERRNO | errno.unsigned_abs())
+}
+
+fn number(call: libc::c_long) -> u32 {
+    u32::try_from(call).unwrap_or(u32::MAX)
+}

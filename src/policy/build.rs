@@ -1,0 +1,960 @@
+//! From a mode, a workspace and profiles to a [`Policy`].
+//!
+//! Rule: this runs before every command, so it looks at names that it knows and never walks a tree; and
+//! what a command could have made (a link, a file in a writable root) never widens anything.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::profile::{self, Setting, Settings, WORKSPACE_FILE};
+use super::{Environment, Network, Origin, Place, Policy, Require};
+use crate::host::git::{self, DotGit};
+use crate::host::{home, paths};
+use crate::mode::Mode;
+use crate::outcome::{NeverRan, NeverRanCode};
+
+/// What a policy is made from.
+#[derive(Clone)]
+pub struct PolicyRequest<'a> {
+    /// The mode that the command runs under.
+    pub mode: Mode,
+    /// The session's workspace, absolute.
+    pub workspace: &'a Path,
+    /// Further writable roots that the caller names: folders or files, absolute. Only workspace-write
+    /// makes them writable.
+    pub extra_writable: &'a [PathBuf],
+    /// What the caller says about the network; `None` leaves it to the profile.
+    pub network: Option<Network>,
+    /// What the caller says about weaker hosts; `None` leaves it to the profile.
+    pub require: Option<Require>,
+    /// A profile of the user's choice, laid over the built-in one.
+    pub profile: Option<&'a Path>,
+    /// What `~` means.
+    pub home: Option<PathBuf>,
+    /// The account's own home, guarded as `~` is.
+    pub account_home: Option<PathBuf>,
+    /// The folder that holds `cofferdam/<mode>.toml`, the user's standing profiles.
+    pub config_dir: Option<PathBuf>,
+    /// Reads a variable of the caller.
+    pub variable: &'a dyn Fn(&str) -> Option<OsString>,
+}
+
+impl<'a> PolicyRequest<'a> {
+    /// A request with this process's home, configuration folder and variables.
+    pub fn new(mode: Mode, workspace: &'a Path) -> PolicyRequest<'a> {
+        let home = home::home();
+        PolicyRequest {
+            mode,
+            workspace,
+            extra_writable: &[],
+            network: None,
+            require: None,
+            profile: None,
+            config_dir: home::config_dir(home.as_deref()),
+            home,
+            account_home: home::account_home(),
+            variable: &|name| std::env::var_os(name),
+        }
+    }
+}
+
+/// A policy with what it was made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// What a command may touch.
+    pub policy: Policy,
+    /// The profiles' lines behind it.
+    pub settings: Settings,
+    /// For the person who started the command, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl Policy {
+    /// Resolves a policy, with warnings for the person who started the command.
+    ///
+    /// # Errors
+    /// As [`build`].
+    pub fn build(request: &PolicyRequest<'_>) -> Result<(Policy, Vec<String>), NeverRan> {
+        build(request).map(|built| (built.policy, built.warnings))
+    }
+}
+
+/// Resolves a policy and keeps the settings that it was made from.
+///
+/// # Errors
+/// `InvalidArgs` for a workspace or a root that is missing, a system folder or reached through a link
+/// that a command could have made; `InvalidProfile` for anything wrong in a profile.
+pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
+    let mut warnings = Vec::new();
+    let user_files = user_files(request)?;
+    let workspace = workspace(request)?;
+    let settings = settings(request, &user_files, &workspace.path, &mut warnings)?;
+    if !request.mode.is_confined() {
+        return Ok(Built {
+            policy: unconfined(request, workspace.path, &settings),
+            settings,
+            warnings,
+        });
+    }
+    let mut builder = Builder {
+        homes: homes(request),
+        workspace: workspace.path.clone(),
+        roots: Vec::new(),
+        protected: Vec::new(),
+        absent: Vec::new(),
+        links: Vec::new(),
+        pinned: Vec::new(),
+        hidden: Vec::new(),
+        warnings,
+    };
+    if request.mode == Mode::WorkspaceWrite {
+        builder.add_roots(request, workspace, &settings)?;
+        builder.refuse_profiles_behind_links(&user_files)?;
+        builder.grant_git_directories();
+        builder.protect_names(&settings)?;
+        builder.protect_git(request);
+        for file in &user_files {
+            builder.protect(file, &Origin::Argument);
+        }
+        builder.pin();
+    }
+    builder.hide(request, &settings)?;
+    let visible = builder.visible(&settings)?;
+    let policy = Policy {
+        mode: request.mode,
+        workspace: builder.workspace,
+        home: request.home.clone(),
+        writable: sorted(builder.roots),
+        protected: sorted(builder.protected),
+        protected_absent: sorted(builder.absent),
+        pinned: sorted(builder.pinned),
+        protected_links: sorted(builder.links),
+        hidden: sorted(builder.hidden),
+        visible: sorted(visible),
+        scratch: SCRATCH.map(PathBuf::from).to_vec(),
+        network: settings.network.value,
+        refused_calls: settings
+            .refuse
+            .iter()
+            .map(|group| group.value.clone())
+            .collect(),
+        limits: settings.limit_values(),
+        environment: environment(&settings),
+        require: settings.require.value,
+    };
+    Ok(Built {
+        policy,
+        settings,
+        warnings: builder.warnings,
+    })
+}
+
+/// What the layers say together for this request: built in, the user's, the caller's arguments, and last
+/// the workspace's own file, which may only tighten.
+fn settings(
+    request: &PolicyRequest<'_>,
+    user_files: &[PathBuf],
+    workspace: &Path,
+    warnings: &mut Vec<String>,
+) -> Result<Settings, NeverRan> {
+    let user = user_files
+        .iter()
+        .map(|file| profile::load(file))
+        .collect::<Result<Vec<_>, _>>()?;
+    let own_file = workspace.join(WORKSPACE_FILE);
+    let own = match fs::symlink_metadata(&own_file) {
+        Err(error) if paths::is_missing(&error) => None,
+        _ if !request.mode.is_confined() => None,
+        _ => Some(profile::load(&own_file)?),
+    };
+    let arguments = profile::Arguments {
+        network: request.network,
+        require: request.require,
+    };
+    let settings = profile::settle(request.mode, &user, arguments, own.as_deref())?;
+    if !settings.ignored.is_empty() {
+        warnings.push(format!(
+            "ignored loosening settings from the workspace: {}",
+            settings.ignored.join(", ")
+        ));
+    }
+    if request.network == Some(Network::Host) && settings.network.value == Network::None {
+        warnings.push(format!(
+            "the network stays off although the caller asked for it: {} turns it off",
+            settings.network.origin
+        ));
+    }
+    Ok(settings)
+}
+
+/// The user's profiles that apply, weakest first: the standing one of the mode, when there is one, and
+/// the one of the user's choice.
+fn user_files(request: &PolicyRequest<'_>) -> Result<Vec<PathBuf>, NeverRan> {
+    let standing = request
+        .config_dir
+        .as_ref()
+        .map(|folder| folder.join(format!("cofferdam/{}.toml", request.mode)))
+        .filter(|file| fs::symlink_metadata(file).is_ok());
+    let chosen = request.profile.map(std::path::absolute).transpose();
+    let chosen = chosen.map_err(|error| {
+        NeverRan::refused(
+            NeverRanCode::InvalidProfile,
+            format!("the profile's path can't be resolved: {error}"),
+            "name it by an absolute path",
+        )
+    })?;
+    Ok(standing.into_iter().chain(chosen).collect())
+}
+
+/// Private to each session, wherever the host's own lead.
+const SCRATCH: [&str; 3] = ["/tmp", "/dev/shm", "/run"];
+
+/// A policy being built. Lists may hold a path twice; the first origin is the one that stays.
+struct Builder {
+    /// What `~` means first, then the account's own.
+    homes: Vec<PathBuf>,
+    workspace: PathBuf,
+    roots: Vec<Place>,
+    protected: Vec<Place>,
+    absent: Vec<Place>,
+    links: Vec<Place>,
+    pinned: Vec<Place>,
+    hidden: Vec<Place>,
+    warnings: Vec<String>,
+}
+
+/// A path that the caller or a profile named, and where it leads.
+struct Named {
+    typed: PathBuf,
+    path: PathBuf,
+    links: Vec<PathBuf>,
+    origin: Origin,
+}
+
+impl Builder {
+    fn add_roots(
+        &mut self,
+        request: &PolicyRequest<'_>,
+        workspace: Named,
+        settings: &Settings,
+    ) -> Result<(), NeverRan> {
+        let mut named = vec![workspace];
+        for typed in request.extra_writable {
+            named.push(writable_root(typed.clone(), Origin::Argument)?);
+        }
+        for setting in &settings.writable {
+            let typed = self.absolute(setting)?.swap_remove(0);
+            named.push(writable_root(typed, setting.origin.clone())?);
+        }
+        let own_links = |root: &Named| {
+            let inside = |link: &&PathBuf| named.iter().any(|other| is_below(link, &other.path));
+            root.links.iter().find(inside).cloned()
+        };
+        for root in &named {
+            let Some(link) = own_links(root) else {
+                continue;
+            };
+            let harmless = named
+                .iter()
+                .any(|other| own_links(other).is_none() && root.path.starts_with(&other.path));
+            if !harmless {
+                return Err(behind_link(
+                    &root.origin,
+                    "writable root",
+                    &root.typed,
+                    &link,
+                ));
+            }
+        }
+        self.roots = named
+            .into_iter()
+            .map(|root| Place {
+                path: root.path,
+                origin: root.origin,
+            })
+            .collect();
+        Ok(())
+    }
+
+    fn refuse_profiles_behind_links(&self, files: &[PathBuf]) -> Result<(), NeverRan> {
+        for file in files {
+            let links = paths::resolve(file)
+                .map(|found| found.links)
+                .unwrap_or_default();
+            if let Some(link) = links.iter().find(|link| self.root_above(link).is_some()) {
+                return Err(behind_link(&Origin::Argument, "profile", file, link));
+            }
+        }
+        Ok(())
+    }
+
+    /// A linked worktree and a submodule keep their git directory elsewhere. It becomes writable when both
+    /// ends name each other, which only the user's own git can have arranged: the far end must lie outside
+    /// of everything that a command can write.
+    fn grant_git_directories(&mut self) {
+        for root in self.roots.clone() {
+            let DotGit::Pointer(pointer) = git::dot_git(&root.path) else {
+                continue;
+            };
+            let reachable =
+                |path: &Path| self.roots.iter().any(|root| path.starts_with(&root.path));
+            if reachable(&pointer.common_dir) && reachable(&pointer.git_dir) {
+                continue;
+            }
+            let sound = pointer.both_ends_agree
+                && !reachable(&pointer.git_dir)
+                && system_folder(&pointer.common_dir, &self.homes, Strictness::Root).is_none();
+            if sound {
+                self.roots.push(Place {
+                    path: pointer.common_dir,
+                    origin: Origin::GitWorktree,
+                });
+            } else {
+                self.warnings.push(format!(
+                    "git can't write here: {:?} names {:?}, which doesn't name it in turn",
+                    root.path.join(".git"),
+                    pointer.git_dir
+                ));
+            }
+        }
+    }
+
+    fn protect_names(&mut self, settings: &Settings) -> Result<(), NeverRan> {
+        for setting in &settings.protected {
+            let built_in = is_built_in(&setting.origin);
+            let places = if is_relative(&setting.value) {
+                // A root that git was granted is no folder of the user's.
+                self.roots
+                    .iter()
+                    .filter(|root| root.origin != Origin::GitWorktree)
+                    .map(|root| root.path.join(&setting.value))
+                    .collect()
+            } else {
+                self.absolute(setting)?
+            };
+            for place in places {
+                let named_root = self.roots.iter().any(|root| root.path == place);
+                // Whoever names `~/.config/nvim` as workspace means it.
+                if !(built_in && named_root) {
+                    self.protect(&place, &setting.origin);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Protects what git in and below the roots would run for the person outside.
+    fn protect_git(&mut self, request: &PolicyRequest<'_>) {
+        let global = self.global_git_configs(request);
+        for root in self.roots.clone() {
+            if !root.path.is_dir() {
+                continue;
+            }
+            if git::is_git_dir(&root.path) {
+                self.protect_git_dir(&root.path, &self.workspace.clone());
+            }
+            if root.origin == Origin::GitWorktree {
+                continue;
+            }
+            let nested = git::nested_repositories(&root.path);
+            if nested.len() == git::NESTED_AT_MOST {
+                self.warnings.push(format!(
+                    "more than {} repositories below {:?}: hooks and configuration of the others aren't protected",
+                    git::NESTED_AT_MOST,
+                    root.path
+                ));
+            }
+            for top in std::iter::once(root.path.clone()).chain(nested) {
+                self.protect_repository(&top);
+                for (file, config) in &global {
+                    self.protect_named_by_git(config, file, &top);
+                }
+            }
+        }
+    }
+
+    fn protect_repository(&mut self, top: &Path) {
+        let dot_git = top.join(".git");
+        match git::dot_git(top) {
+            DotGit::Nothing => self.protect(&dot_git, &Origin::Builtin),
+            DotGit::Folder(git_dir) => {
+                self.watch_links(&dot_git);
+                self.protect_git_dir(&git_dir, top);
+            }
+            DotGit::Pointer(pointer) => {
+                self.protect(&dot_git, &Origin::Builtin);
+                self.protect_git_dir(&pointer.git_dir, top);
+                if pointer.common_dir != pointer.git_dir {
+                    self.protect_git_dir(&pointer.common_dir, top);
+                }
+            }
+        }
+    }
+
+    fn protect_git_dir(&mut self, git_dir: &Path, top: &Path) {
+        if !self
+            .roots
+            .iter()
+            .any(|root| git_dir.starts_with(&root.path))
+        {
+            return;
+        }
+        if self.root_above(git_dir).is_some() {
+            self.pinned.push(Place {
+                path: git_dir.to_owned(),
+                origin: Origin::Builtin,
+            });
+        }
+        for path in git::sensitive_paths(git_dir) {
+            self.protect(&path, &Origin::Builtin);
+            let name = path.file_name().unwrap_or_default();
+            if name == "config" || name == "config.worktree" {
+                self.protect_named_by_git(&git::config(&path), &path, top);
+            }
+        }
+    }
+
+    /// Protects the files that a git configuration names: hooks and further configuration.
+    fn protect_named_by_git(&mut self, config: &git::Config, file: &Path, top: &Path) {
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        let top = config
+            .worktree
+            .as_ref()
+            .map_or_else(|| top.to_owned(), |worktree| folder.join(worktree));
+        let hooks = config.hooks_paths.iter().map(|path| (path, top.as_path()));
+        let includes = config.includes.iter().map(|path| (path, folder));
+        for (path, base) in hooks.chain(includes).take(GIT_NAMES_AT_MOST) {
+            let path = match (path.strip_prefix("~"), self.homes.first()) {
+                (Ok(rest), Some(home)) => home.join(rest),
+                _ => base.join(path),
+            };
+            let whole = paths::existing(&path)
+                .is_some_and(|path| self.roots.iter().any(|root| root.path.starts_with(&path)));
+            if whole {
+                self.warnings.push(format!(
+                    "{file:?} names {path:?} for hooks, a whole writable root, so they aren't protected"
+                ));
+            } else {
+                self.protect(&path, &Origin::Builtin);
+            }
+        }
+    }
+
+    /// The configuration that applies to each of the caller's repositories.
+    fn global_git_configs(&self, request: &PolicyRequest<'_>) -> Vec<(PathBuf, git::Config)> {
+        let files = self
+            .homes
+            .first()
+            .map(|home| home.join(".gitconfig"))
+            .into_iter()
+            .chain(
+                request
+                    .config_dir
+                    .as_ref()
+                    .map(|dir| dir.join("git/config")),
+            )
+            .chain([PathBuf::from("/etc/gitconfig")]);
+        files
+            .map(|file| {
+                let config = git::config(&file);
+                (file, config)
+            })
+            .collect()
+    }
+
+    /// Protects one path, if it lies below a root: itself where it exists, what it leads to where it is
+    /// a link, and its absence where there is nothing.
+    fn protect(&mut self, path: &Path, origin: &Origin) {
+        self.watch_links_of(path, origin);
+        // What the caller can't look up, a command can't either.
+        let Ok(found) = paths::resolve(path) else {
+            return;
+        };
+        let at_root = self.roots.iter().any(|root| root.path == found.path);
+        if self.root_above(&found.path).is_none() && !at_root {
+            return;
+        }
+        let list = if found.exists {
+            &mut self.protected
+        } else {
+            &mut self.absent
+        };
+        list.push(Place {
+            path: found.path,
+            origin: origin.clone(),
+        });
+    }
+
+    fn watch_links(&mut self, path: &Path) {
+        self.watch_links_of(path, &Origin::Builtin);
+    }
+
+    fn watch_links_of(&mut self, path: &Path, origin: &Origin) {
+        let links = paths::resolve(path)
+            .map(|found| found.links)
+            .unwrap_or_default();
+        for path in links {
+            if self.root_above(&path).is_some() {
+                self.links.push(Place {
+                    path,
+                    origin: origin.clone(),
+                });
+            }
+        }
+    }
+
+    /// Every folder between a root and a protected path: renaming one away would free the name.
+    fn pin(&mut self) {
+        let mut pins = Vec::new();
+        for place in self.protected.iter().chain(&self.links).chain(&self.pinned) {
+            let Some(root) = self.root_above(&place.path) else {
+                continue;
+            };
+            let between = place.path.ancestors().skip(1);
+            pins.extend(between.take_while(|path| *path != root).map(|path| Place {
+                path: path.to_owned(),
+                origin: place.origin.clone(),
+            }));
+        }
+        self.pinned.extend(pins);
+    }
+
+    fn hide(&mut self, request: &PolicyRequest<'_>, settings: &Settings) -> Result<(), NeverRan> {
+        for setting in &settings.hidden {
+            for path in self.absolute(setting)? {
+                let Some(path) = paths::existing(&path) else {
+                    continue;
+                };
+                if let Some(reason) = needed_by_all(&path) {
+                    return Err(profile::wrong(
+                        &setting.origin,
+                        format!("{:?} would hide {path:?}, {reason}", setting.value),
+                        "hide something narrower",
+                    ));
+                }
+                let named = self.roots.iter().map(|root| &root.path);
+                if named.chain([&self.workspace]).any(|root| *root == path) {
+                    return Err(refused(
+                        format!("{path:?} can't be worked in: {} hides it", setting.origin),
+                        "choose another workspace, or unhide it in a profile of yours",
+                    ));
+                }
+                self.push_hidden(path, &setting.origin);
+            }
+        }
+        for setting in &settings.hidden_variables {
+            let value = (request.variable)(&setting.value).unwrap_or_default();
+            for path in paths_in(&value) {
+                let Some(path) = paths::existing(&path) else {
+                    continue;
+                };
+                let mut kept = self.homes.iter().filter_map(|home| paths::existing(home));
+                let holds_more = kept.any(|home| home.starts_with(&path))
+                    || self.workspace.starts_with(&path)
+                    || self.roots.iter().any(|root| root.path.starts_with(&path))
+                    || needed_by_all(&path).is_some();
+                if !holds_more {
+                    self.push_hidden(path, &setting.origin);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What lies in private scratch isn't there to be hidden, unless a root shows through.
+    fn push_hidden(&mut self, path: PathBuf, origin: &Origin) {
+        let private = SCRATCH.iter().any(|scratch| path.starts_with(scratch));
+        if !private || self.root_above(&path).is_some() || path == self.workspace {
+            self.hidden.push(Place {
+                path,
+                origin: origin.clone(),
+            });
+        }
+    }
+
+    fn visible(&self, settings: &Settings) -> Result<Vec<Place>, NeverRan> {
+        let mut found = Vec::new();
+        for setting in &settings.visible {
+            let path = self.absolute(setting)?.swap_remove(0);
+            if !is_below(&path, Path::new("/run")) {
+                return Err(profile::wrong(
+                    &setting.origin,
+                    format!("{:?} isn't below /run", setting.value),
+                    "remove it: only /run is private, everything else is visible unless it is hidden",
+                ));
+            }
+            let Some(target) = paths::existing(&path) else {
+                continue;
+            };
+            let path = if target.starts_with("/run") {
+                target
+            } else {
+                path
+            };
+            found.push(Place {
+                path,
+                origin: setting.origin.clone(),
+            });
+        }
+        Ok(found)
+    }
+
+    /// The paths that a written one means: several when `~` means several homes to a built-in list.
+    fn absolute(&self, setting: &Setting<String>) -> Result<Vec<PathBuf>, NeverRan> {
+        let text = setting.value.as_str();
+        let below_home = text
+            .strip_prefix('~')
+            .or_else(|| text.strip_prefix("$HOME"));
+        let Some(rest) = below_home else {
+            return Ok(vec![self.workspace.join(text)]);
+        };
+        let homes = self.homes.iter();
+        let places: Vec<_> = homes
+            .map(|home| home.join(rest.trim_start_matches('/')))
+            .collect();
+        if places.is_empty() && !is_built_in(&setting.origin) {
+            return Err(profile::wrong(
+                &setting.origin,
+                format!("{text:?} needs a home directory and there is none"),
+                "set HOME, or write an absolute path",
+            ));
+        }
+        Ok(places)
+    }
+
+    /// The deepest root strictly above a path.
+    fn root_above(&self, path: &Path) -> Option<&Path> {
+        self.roots
+            .iter()
+            .map(|root| root.path.as_path())
+            .filter(|root| is_below(path, root))
+            .max_by_key(|root| root.components().count())
+    }
+}
+
+/// How many names of one git configuration are looked after.
+const GIT_NAMES_AT_MOST: usize = 32;
+
+fn workspace(request: &PolicyRequest<'_>) -> Result<Named, NeverRan> {
+    let named = lookup("workspace", request.workspace.to_owned(), Origin::Workspace)?;
+    if !named.path.is_dir() {
+        return Err(refused(
+            format!("workspace {:?} isn't a folder", named.typed),
+            "name a folder with --workspace",
+        ));
+    }
+    let reason = system_folder(&named.path, &homes(request), Strictness::Workspace);
+    match reason.filter(|_| request.mode.is_confined()) {
+        Some(reason) => Err(refused(
+            format!("workspace {:?} is refused: {reason}", named.path),
+            "use a folder of your own, such as a project below your home",
+        )),
+        None => Ok(named),
+    }
+}
+
+fn writable_root(typed: PathBuf, origin: Origin) -> Result<Named, NeverRan> {
+    let named = lookup("writable root", typed, origin)?;
+    if !named.path.is_dir() && !named.path.is_file() {
+        return Err(root_error(
+            &named.origin,
+            format!(
+                "writable root {:?} is neither a folder nor a file",
+                named.typed
+            ),
+            "name a folder or a regular file",
+        ));
+    }
+    match system_folder(&named.path, &[], Strictness::Root) {
+        Some(reason) => Err(root_error(
+            &named.origin,
+            format!("writable root {:?} is refused: {reason}", named.path),
+            "name the folder below it that the command needs",
+        )),
+        None => Ok(named),
+    }
+}
+
+fn lookup(what: &str, typed: PathBuf, origin: Origin) -> Result<Named, NeverRan> {
+    let fail = |fact: String, remedy: &str| Err(root_error(&origin, fact, remedy));
+    match paths::resolve(&typed) {
+        Ok(found) if found.exists => Ok(Named {
+            typed,
+            path: found.path,
+            links: found.links,
+            origin,
+        }),
+        Ok(_) => fail(
+            format!("{what} {typed:?} doesn't exist"),
+            "create it or name another",
+        ),
+        Err(_) if !typed.is_absolute() => fail(
+            format!("{what} {typed:?} isn't an absolute path"),
+            "name it from the root",
+        ),
+        Err(error) => fail(
+            format!("{what} {typed:?} can't be reached: {}", describe(&error)),
+            "name a path that you can reach",
+        ),
+    }
+}
+
+/// How narrowly system folders are judged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Strictness {
+    /// A folder that commands work in: nothing of the system's own.
+    Workspace,
+    /// A root that someone names beside the workspace: only what no one can mean.
+    Root,
+}
+
+/// Why a canonical path is no place for commands to write, if it isn't.
+fn system_folder(path: &Path, homes: &[PathBuf], strictness: Strictness) -> Option<&'static str> {
+    const WHOLE: &[(&str, &str)] = &[
+        ("/", "it is the whole machine"),
+        ("/home", "it holds the homes of all users"),
+        (
+            "/media",
+            "it holds the disks that are mounted, not files of its own",
+        ),
+        (
+            "/mnt",
+            "it holds the disks that are mounted, not files of its own",
+        ),
+        ("/opt", "it holds the programs of the machine"),
+        ("/root", "it is the home of root"),
+        (
+            "/run/media",
+            "it holds the disks that are mounted, not files of its own",
+        ),
+        ("/srv", "it holds the data of all services"),
+        (
+            "/tmp",
+            "it is shared by all users, and commands have a private one",
+        ),
+        (
+            "/dev/shm",
+            "it is shared by all users, and commands have a private one",
+        ),
+        ("/usr", "it holds the programs of the machine"),
+        ("/usr/local", "it holds the programs of the machine"),
+        ("/usr/local/src", "it holds the sources of all users"),
+        ("/usr/src", "it holds the sources of all users"),
+        ("/var", "it holds the state of the machine"),
+        ("/var/cache", "it holds the state of the machine"),
+        ("/var/lib", "it holds the state of the machine"),
+        ("/var/log", "it holds the logs of the machine"),
+        ("/var/mail", "it holds the mail of all users"),
+        ("/var/opt", "it holds the state of the machine"),
+        ("/var/spool", "it holds the state of the machine"),
+        ("/var/tmp", "it is shared by all users"),
+        ("/var/www", "it holds the sites of the machine"),
+    ];
+    const TREES: &[(&str, &str)] = &[
+        ("/bin", "it holds the programs of the machine"),
+        ("/boot", "it holds the kernel"),
+        ("/etc", "it holds the settings of the machine"),
+        ("/lib", "it holds the libraries of the machine"),
+        ("/lib32", "it holds the libraries of the machine"),
+        ("/lib64", "it holds the libraries of the machine"),
+        ("/libx32", "it holds the libraries of the machine"),
+        ("/sbin", "it holds the programs of the machine"),
+        ("/usr/bin", "it holds the programs of the machine"),
+        ("/usr/games", "it holds the programs of the machine"),
+        ("/usr/include", "it holds the libraries of the machine"),
+        ("/usr/lib", "it holds the libraries of the machine"),
+        ("/usr/lib32", "it holds the libraries of the machine"),
+        ("/usr/lib64", "it holds the libraries of the machine"),
+        ("/usr/libexec", "it holds the programs of the machine"),
+        ("/usr/libx32", "it holds the libraries of the machine"),
+        ("/usr/local/bin", "it holds the programs of the machine"),
+        ("/usr/local/etc", "it holds the settings of the machine"),
+        (
+            "/usr/local/include",
+            "it holds the libraries of the machine",
+        ),
+        ("/usr/local/lib", "it holds the libraries of the machine"),
+        ("/usr/local/sbin", "it holds the programs of the machine"),
+        (
+            "/usr/local/share",
+            "it holds the data of the machine's programs",
+        ),
+        ("/usr/sbin", "it holds the programs of the machine"),
+        ("/usr/share", "it holds the data of the machine's programs"),
+    ];
+    const KERNEL: &[(&str, &str)] = &[
+        ("/dev", "it holds devices"),
+        ("/proc", "it is a view of the kernel"),
+        ("/run", "it holds the state of running services"),
+        ("/sys", "it is a view of the kernel"),
+    ];
+    let reason = |list: &[(&str, &'static str)], holds: &dyn Fn(&Path) -> bool| {
+        let found = list.iter().find(|(folder, _)| holds(Path::new(folder)));
+        found.map(|(_, reason)| *reason)
+    };
+    let within = |folder: &Path| path.starts_with(folder);
+    let itself = |folder: &Path| path == folder;
+    if path != "/"
+        && homes
+            .iter()
+            .any(|home| paths::existing(home).as_deref() == Some(path))
+    {
+        return reason(TREES, &within).or_else(|| reason(KERNEL, &within));
+    }
+    let shown_in_kernel_trees = path.starts_with("/dev/shm") || path.starts_with("/run/media");
+    reason(WHOLE, &itself)
+        .or_else(|| match strictness {
+            Strictness::Workspace => reason(TREES, &within),
+            Strictness::Root => reason(TREES, &itself),
+        })
+        .or_else(|| reason(KERNEL, &within).filter(|_| !shown_in_kernel_trees))
+}
+
+/// Why hiding a canonical path would leave no command able to start, if it would.
+fn needed_by_all(path: &Path) -> Option<&'static str> {
+    const NEEDED: &[&str] = &[
+        "/bin",
+        "/dev",
+        "/etc",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/proc",
+        "/sbin",
+        "/sys",
+        "/usr",
+        "/usr/bin",
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/sbin",
+        "/tmp",
+        "/run",
+        "/nix/store",
+    ];
+    let needed = path == "/" || NEEDED.iter().any(|needed| path == *needed);
+    needed.then_some("which every command needs")
+}
+
+fn unconfined(request: &PolicyRequest<'_>, workspace: PathBuf, settings: &Settings) -> Policy {
+    Policy {
+        mode: request.mode,
+        workspace,
+        home: request.home.clone(),
+        writable: Vec::new(),
+        protected: Vec::new(),
+        protected_absent: Vec::new(),
+        pinned: Vec::new(),
+        protected_links: Vec::new(),
+        hidden: Vec::new(),
+        visible: Vec::new(),
+        scratch: Vec::new(),
+        network: Network::Host,
+        refused_calls: Vec::new(),
+        limits: super::Limits::default(),
+        environment: environment(settings),
+        require: Require::Partial,
+    }
+}
+
+fn environment(settings: &Settings) -> Environment {
+    let names = |list: &[Setting<String>]| {
+        let mut names: Vec<_> = list.iter().map(|name| name.value.clone()).collect();
+        names.sort();
+        names.dedup();
+        names
+    };
+    Environment {
+        remove: names(&settings.remove),
+        keep: names(&settings.keep),
+        set: settings
+            .set
+            .iter()
+            .map(|(name, value)| (name.clone(), value.value.clone()))
+            .collect(),
+    }
+}
+
+fn homes(request: &PolicyRequest<'_>) -> Vec<PathBuf> {
+    let mut homes: Vec<_> = request.home.iter().cloned().collect();
+    homes.extend(request.account_home.iter().cloned());
+    homes.dedup();
+    homes
+}
+
+/// The absolute paths in a variable: `/a/path`, `unix:path=/a,guid=1;unix:…`, `unix:///a`, `/a,1,0`.
+fn paths_in(value: &std::ffi::OsStr) -> Vec<PathBuf> {
+    let parts = value.as_bytes().split(|byte| *byte == b';').take(8);
+    parts
+        .filter_map(|part| {
+            let start = match part.windows(5).position(|word| word == b"path=") {
+                Some(at) => at + 5,
+                None => part
+                    .strip_prefix(b"unix://")
+                    .map_or_else(|| part.strip_prefix(b"unix:").map_or(0, |_| 5), |_| 7),
+            };
+            let path = part[start..].split(|byte| *byte == b',').next()?;
+            path.starts_with(b"/")
+                .then(|| PathBuf::from(OsString::from_vec(path.to_vec())))
+        })
+        .collect()
+}
+
+/// Sorted by path, each path once: the first that was added stays.
+fn sorted(mut places: Vec<Place>) -> Vec<Place> {
+    places.sort_by(|one, other| one.path.cmp(&other.path));
+    places.dedup_by(|later, first| later.path == first.path);
+    places
+}
+
+fn is_relative(text: &str) -> bool {
+    !text.starts_with(['/', '~']) && text != "$HOME" && !text.starts_with("$HOME/")
+}
+
+fn is_built_in(origin: &Origin) -> bool {
+    match origin {
+        Origin::Profile { file, .. } => profile::BUILTIN_TEXTS.iter().any(|(name, _)| name == file),
+        Origin::Builtin => true,
+        Origin::Workspace | Origin::Argument | Origin::GitWorktree => false,
+    }
+}
+
+fn is_below(path: &Path, folder: &Path) -> bool {
+    path.starts_with(folder) && path != folder
+}
+
+fn behind_link(origin: &Origin, what: &str, typed: &Path, link: &Path) -> NeverRan {
+    root_error(
+        origin,
+        format!(
+            "{what} {typed:?} is reached through the link {link:?}, which a command could have made"
+        ),
+        "name the place that it should be, without a link inside a writable root",
+    )
+}
+
+/// An error about a root: at its line when a profile names it.
+fn root_error(origin: &Origin, fact: String, remedy: &str) -> NeverRan {
+    match origin {
+        Origin::Profile { .. } => profile::wrong(origin, fact, remedy),
+        Origin::Workspace | Origin::Argument | Origin::GitWorktree | Origin::Builtin => {
+            refused(fact, remedy)
+        }
+    }
+}
+
+fn refused(message: String, remedy: &str) -> NeverRan {
+    NeverRan::refused(NeverRanCode::InvalidArgs, message, remedy)
+}
+
+fn describe(error: &io::Error) -> String {
+    error.raw_os_error().map_or_else(
+        || error.to_string(),
+        |code| nix::errno::Errno::from_raw(code).desc().to_lowercase(),
+    )
+}
+
+#[cfg(test)]
+mod tests;
