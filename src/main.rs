@@ -1,58 +1,111 @@
-//! The program.
+//! The program: becomes a cell when it was started as one, else reads the command line.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+#[cfg(feature = "mcp")]
 use cofferdam::approval::queue::Verdict;
-use cofferdam::cli;
+use cofferdam::cli::{self, exit};
 
-/// Runs shell commands that nobody has reviewed
+/// Runs shell commands that nobody has reviewed: confined by the kernel, truthful about what was refused.
 #[derive(Debug, Parser)]
 #[command(name = "cofferdam", version)]
 enum Command {
-    /// Serve the tools over MCP on standard input and output
+    /// Run one command, confined.
+    Run(cli::run::Args),
+    /// Say what a mode allows at a path, and which rule decides.
+    Explain(cli::explain::Args),
+    /// Look at profiles.
+    #[command(subcommand)]
+    Profile(Profile),
+    /// Score the text classifier on a corpus.
+    Classify(cli::classify::Args),
+    /// Serve the tools over MCP on standard input and output.
+    #[cfg(feature = "mcp")]
     Mcp(cli::mcp::Args),
-    /// List the escalations that wait for an answer
+    /// List the escalations that wait for an answer.
+    #[cfg(feature = "mcp")]
     Approvals(cli::approvals::ListArgs),
-    /// Allow one waiting escalation, once
+    /// Allow one waiting escalation, once.
+    #[cfg(feature = "mcp")]
     Approve(cli::approvals::AnswerArgs),
-    /// Reject one waiting escalation
+    /// Reject one waiting escalation.
+    #[cfg(feature = "mcp")]
     Reject(cli::approvals::AnswerArgs),
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Profile {
+    /// Print a mode's policy, resolved.
+    Show(cli::profile::Args),
 }
 
 fn main() -> ExitCode {
     cofferdam::cell_main();
-    let command = Command::parse();
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("COFFERDAM_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,rmcp=error")),
-        )
-        .init();
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(error) => return failed(&error.into()),
-    };
-    let result = runtime.block_on(async {
-        match command {
-            Command::Mcp(args) => cli::mcp::run(args).await,
-            Command::Approvals(args) => cli::approvals::list(args).await,
-            Command::Approve(args) => cli::approvals::answer(args, Verdict::Approve).await,
-            Command::Reject(args) => cli::approvals::answer(args, Verdict::Reject).await,
+    let command = match Command::try_parse() {
+        Ok(command) => command,
+        Err(error) => {
+            // Help and version are no errors; for the rest nothing ran.
+            let status = if error.use_stderr() { exit::REFUSED } else { 0 };
+            return match error.print() {
+                Ok(()) => ExitCode::from(status),
+                Err(_) => ExitCode::from(exit::REFUSED),
+            };
         }
-    });
-    // A read of standard input may still be under way, and nothing can end it.
-    runtime.shutdown_background();
-    result.unwrap_or_else(|error| failed(&error))
+    };
+    log_to_stderr();
+    run(command).unwrap_or_else(|error| {
+        // When standard error is gone, nobody is left to tell.
+        writeln!(std::io::stderr(), "cofferdam: {error:#}").ok();
+        ExitCode::from(exit::REFUSED)
+    })
 }
 
-fn failed(error: &anyhow::Error) -> ExitCode {
-    // When standard error is gone, nobody is left to tell.
-    let _nobody_left = writeln!(io::stderr(), "cofferdam: {error:#}");
-    ExitCode::from(125)
+fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .without_time()
+        .with_env_filter(
+            EnvFilter::try_from_env("COFFERDAM_LOG")
+                .unwrap_or_else(|_| EnvFilter::new("warn,rmcp=error")),
+        )
+        .init();
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Explain(args) => cli::explain::run(&args),
+        Command::Profile(Profile::Show(args)) => cli::profile::run(&args),
+        Command::Classify(args) => cli::classify::run(&args),
+        Command::Run(args) => single_threaded()?.block_on(cli::run::run(&args)),
+        #[cfg(feature = "mcp")]
+        Command::Mcp(args) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()?;
+            let status = runtime.block_on(cli::mcp::run(args));
+            // A read of standard input may still be under way, and nothing can end it.
+            runtime.shutdown_background();
+            status
+        }
+        #[cfg(feature = "mcp")]
+        Command::Approvals(args) => single_threaded()?.block_on(cli::approvals::list(args)),
+        #[cfg(feature = "mcp")]
+        Command::Approve(args) => {
+            single_threaded()?.block_on(cli::approvals::answer(args, Verdict::Approve))
+        }
+        #[cfg(feature = "mcp")]
+        Command::Reject(args) => {
+            single_threaded()?.block_on(cli::approvals::answer(args, Verdict::Reject))
+        }
+    }
+}
+
+fn single_threaded() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
 }

@@ -5,8 +5,10 @@
 
 pub mod approvals;
 pub mod classify;
+pub mod exit;
 pub mod explain;
 #[cfg(feature = "mcp")]
 pub mod mcp;
 pub mod profile;
+pub mod run;
 mod select;

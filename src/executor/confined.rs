@@ -91,7 +91,11 @@ impl Confined {
             sessions: Mutex::default(),
         });
         Confined {
-            supervised: Supervised::new(Arc::clone(&launcher) as Arc<dyn Launcher>, settings, spills),
+            supervised: Supervised::new(
+                Arc::clone(&launcher) as Arc<dyn Launcher>,
+                settings,
+                spills,
+            ),
             launcher,
         }
     }
@@ -184,7 +188,10 @@ impl Launcher for InCells {
     }
 
     async fn shutdown(&self) {
-        let ended: Vec<_> = lock(&self.sessions).drain().map(|(_, session)| session).collect();
+        let ended: Vec<_> = lock(&self.sessions)
+            .drain()
+            .map(|(_, session)| session)
+            .collect();
         end(ended).await;
     }
 }
@@ -445,7 +452,11 @@ impl InCells {
                 _ => return Err(never_ran(failure)),
             }
         }
-        tracing::info!(step = failure.step, errno = failure.errno, "the host refuses a step");
+        tracing::info!(
+            step = failure.step,
+            errno = failure.errno,
+            "the host refuses a step"
+        );
         if failure.kind == FailureKind::Namespaces {
             // Cells that were started with them are of no use.
             lock(&self.sessions).clear();
@@ -674,12 +685,18 @@ impl Running for InCell {
         _stdout: &Captured,
         _stderr: &Captured,
     ) -> SandboxReport {
-        let collected = |collector: &Mutex<Collector>| std::mem::take(&mut *lock(collector)).finish();
-        let (stdout, stderr) = (collected(&self.witness.stdout), collected(&self.witness.stderr));
+        let collected =
+            |collector: &Mutex<Collector>| std::mem::take(&mut *lock(collector)).finish();
+        let (stdout, stderr) = (
+            collected(&self.witness.stdout),
+            collected(&self.witness.stderr),
+        );
         let variables: Vec<(String, String)> = spec
             .env
             .iter()
-            .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value.to_str()?.to_owned())))
+            .filter_map(|(name, value)| {
+                Some((name.to_str()?.to_owned(), value.to_str()?.to_owned()))
+            })
             .collect();
         let denials = denial::facts(&denial::Inputs {
             ended,
@@ -691,7 +708,11 @@ impl Running for InCell {
             events: self.end.as_ref().map_or(&[], |end| &end.events),
             policy: &self.policy,
             wider: None,
-            dialect: if self.view { Dialect::Mounts } else { Dialect::Landlock },
+            dialect: if self.view {
+                Dialect::Mounts
+            } else {
+                Dialect::Landlock
+            },
             disk: &HostDisk::default(),
         });
         SandboxReport {

@@ -139,6 +139,10 @@ mod tests {
     #[test]
     fn a_missing_binary_is_named() {
         let refusal = find(Some(Path::new("/nonexistent/cofferdam")), false, &[]).unwrap_err();
-        assert!(refusal.message.starts_with("no cofferdam binary at /nonexistent/cofferdam"));
+        assert!(
+            refusal
+                .message
+                .starts_with("no cofferdam binary at /nonexistent/cofferdam")
+        );
     }
 }

@@ -14,7 +14,6 @@ use serde::Serialize;
 
 use crate::mode::Mode;
 
-
 /// Why a path is in the policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

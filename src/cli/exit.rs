@@ -1,0 +1,8 @@
+//! Exit statuses of the program.
+
+/// The command's timeout fired.
+pub const TIMED_OUT: u8 = 124;
+/// Cofferdam refused the command, or could not run it: nothing ran.
+pub const REFUSED: u8 = 125;
+/// A signal ended the command: this plus the signal's number.
+pub const SIGNAL_BASE: u8 = 128;
