@@ -31,7 +31,7 @@ pub(crate) const KILL: &[u8] = b"K";
 
 /// How long processes that outlive the command's own may take to end by themselves: the readers of its
 /// pipes (`exec > >(tee log)`) need a moment to write what they were sent.
-const LINGER: Duration = Duration::from_millis(250);
+const LINGER: Duration = Duration::from_millis(150);
 
 /// Runs one command and ends the process.
 pub(super) fn run(launch: &Launch, descriptors: &[OwnedFd], place: &Place<'_>) -> ! {
@@ -169,8 +169,7 @@ impl Command<'_> {
             if woken.child
                 && let Some(failure) = self.hear_child()
             {
-                self.end_everything();
-                return Some(Report::Failed(failure));
+                return Some(self.never_ran(failure));
             }
             if woken.control && self.hear_harness() == Harness::Gone {
                 self.end_everything();
@@ -181,11 +180,22 @@ impl Command<'_> {
             } else if woken.hung_up {
                 self.supervisor.hang_up();
             }
-            if woken.children && self.reap() == Left::Nothing && self.ended.is_some() {
-                break;
-            }
-            if self.ended.is_some() && linger.is_none() {
-                linger = Some(Instant::now() + LINGER);
+            let left = if woken.children {
+                self.reap()
+            } else {
+                Left::Something
+            };
+            if self.ended.is_some() {
+                // What it said before it became the command, or why it didn't, is all there by now.
+                while self.child.is_some() {
+                    if let Some(failure) = self.hear_child() {
+                        return Some(self.never_ran(failure));
+                    }
+                }
+                if left == Left::Nothing {
+                    break;
+                }
+                linger.get_or_insert_with(|| Instant::now() + LINGER);
             }
         }
         self.end_everything();
@@ -202,6 +212,11 @@ impl Command<'_> {
             events,
             events_lost,
         })
+    }
+
+    fn never_ran(&mut self, failure: Failure) -> Report {
+        self.end_everything();
+        Report::Failed(failure)
     }
 
     fn wait(&self, timeout: PollTimeout) -> Woken {

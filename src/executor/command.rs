@@ -97,7 +97,8 @@ pub(crate) fn find_program(
         let candidate = workdir.join(folder).join(program);
         match executable(&candidate) {
             Ok(()) if !program.is_empty() => return Ok(candidate),
-            Err(Errno::EACCES) => worst = Errno::EACCES,
+            // Not when it is a folder of the PATH that can't be searched.
+            Err(Errno::EACCES) if candidate.is_file() => worst = Errno::EACCES,
             Ok(()) | Err(_) => {}
         }
     }

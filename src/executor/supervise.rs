@@ -49,6 +49,10 @@ pub(crate) struct Launched {
 }
 
 /// A command that runs. Dropping it kills the whole tree.
+///
+/// Its calls come in one of two orders: `exited`, [`linger`], `kill`, `gone`, `report` when it ends by
+/// itself; `terminate`, `gone` for the grace period, and if that isn't enough `kill` and `gone`, `report`
+/// when it is cut short.
 #[async_trait]
 pub(crate) trait Running: Send {
     /// SIGTERM to the whole tree.
@@ -215,5 +219,182 @@ async fn reached(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::io::Write;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::denial::{Class, Confidence, Evidence, Fact};
+    use crate::executor::Level;
+    use crate::mode::{Mode, ModeSource};
+    use crate::output::{SpillCaps, SpillDir, lock};
+    use crate::request::Command;
+
+    /// A command that is only played: it notes what it is told, and its tree is gone once it was killed.
+    struct Played {
+        calls: Arc<Mutex<Vec<String>>>,
+        exits: bool,
+        killed: watch::Sender<bool>,
+        witness: Arc<Witness>,
+    }
+
+    #[derive(Default)]
+    struct Witness(Mutex<Vec<u8>>);
+
+    impl Live for Witness {
+        fn chunk(&self, _stream: Stream, bytes: &[u8]) {
+            lock(&self.0).extend(bytes);
+        }
+    }
+
+    impl Played {
+        fn note(&self, call: &str) {
+            lock(&self.calls).push(call.to_owned());
+        }
+    }
+
+    #[async_trait]
+    impl Running for Played {
+        fn terminate(&self) {
+            self.note("terminate");
+        }
+
+        fn kill(&self) {
+            self.note("kill");
+            self.killed.send_replace(true);
+        }
+
+        async fn exited(&mut self) {
+            if !self.exits {
+                std::future::pending().await
+            }
+        }
+
+        async fn gone(&mut self) -> Ended {
+            self.note("gone");
+            let killed = self
+                .killed
+                .subscribe()
+                .wait_for(|killed| *killed)
+                .await
+                .is_ok();
+            assert!(killed);
+            Ended::Signalled(libc::SIGKILL)
+        }
+
+        async fn report(
+            &mut self,
+            spec: &ExecSpec,
+            ended: Ended,
+            stdout: &Captured,
+            stderr: &Captured,
+        ) -> SandboxReport {
+            self.note("report");
+            assert_eq!(ended, Ended::Signalled(libc::SIGKILL));
+            assert_eq!((stdout.text.as_str(), stderr.text.as_str()), ("out", "err"));
+            SandboxReport {
+                mode: spec.mode,
+                level: Some(Level::Partial),
+                missing: vec!["chmod".to_owned()],
+                denials: vec![Fact {
+                    class: Class::FileWrite,
+                    operation: "write".to_owned(),
+                    path: Some("/etc/x".into()),
+                    address: None,
+                    errno: "EROFS".to_owned(),
+                    allowed_under: Some(Mode::DangerFullAccess),
+                    evidence: Evidence::Errno,
+                    confidence: Confidence::Likely,
+                    line: Some(String::from_utf8_lossy(&lock(&self.witness.0)).into_owned()),
+                }],
+            }
+        }
+    }
+
+    /// Follows a played command whose pipes stay open for ever. What it was told, and the result.
+    async fn follow(exits: bool, stop: Stop, timeout: Option<Duration>) -> (Vec<String>, Finished) {
+        let pipe = |text: &str| {
+            let (reader, writer) =
+                rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+            let mut writer = std::fs::File::from(writer);
+            writer.write_all(text.as_bytes()).unwrap();
+            (reader, writer)
+        };
+        let ((stdout, _out), (stderr, _err)) = (pipe("out"), pipe("err"));
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let witness = Arc::new(Witness::default());
+        let running = Played {
+            calls: Arc::clone(&calls),
+            exits,
+            killed: watch::Sender::new(false),
+            witness: Arc::clone(&witness),
+        };
+        let job = Job {
+            launched: Launched {
+                running: Box::new(running),
+                stdout,
+                stderr,
+                witness: Some(witness),
+            },
+            spec: Arc::new(ExecSpec {
+                command: Command::Shell(OsString::new()),
+                session: None,
+                workspace: "/".into(),
+                workdir: "/".into(),
+                timeout: Duration::ZERO,
+                mode: Mode::ReadOnly,
+                mode_source: ModeSource::Default,
+                env: vec![],
+                stdin: None,
+                owner: None,
+            }),
+            capture: Capture::new(
+                100,
+                Arc::new(SpillDir::new("/nowhere")),
+                SpillCaps::default(),
+            ),
+            stop,
+            timeout,
+            grace: Duration::from_millis(20),
+        };
+        let finished = job.follow().await;
+        (lock(&calls).clone(), finished)
+    }
+
+    #[tokio::test]
+    async fn after_an_end_the_rest_is_killed_and_the_report_sees_output_and_witness() {
+        let (calls, finished) = follow(true, Stop::new(), None).await;
+        assert_eq!(calls, ["kill", "gone", "report"]);
+        assert_eq!(finished.cut, None);
+        assert_eq!(finished.stdout.text, "out");
+        assert_eq!(finished.sandbox.level, Some(Level::Partial));
+        let line = finished.sandbox.denials[0].line.clone().unwrap();
+        assert!(line == "outerr" || line == "errout", "{line}");
+    }
+
+    #[tokio::test]
+    async fn a_cut_asks_first_and_kills_after_the_grace_period() {
+        let limit = Some(Duration::from_millis(10));
+        let (calls, finished) = follow(false, Stop::new(), limit).await;
+        assert_eq!(calls, ["terminate", "gone", "kill", "gone", "report"]);
+        assert_eq!(finished.cut, Some(Cut::TimedOut));
+        assert!(finished.duration >= Duration::from_millis(30));
+    }
+
+    #[tokio::test]
+    async fn the_first_cause_of_a_cut_is_the_only_one() {
+        let stop = Stop::new();
+        stop.request(Cut::Aborted);
+        stop.request(Cut::Killed);
+        let (_, finished) = follow(false, stop.clone(), Some(Duration::ZERO)).await;
+        assert_eq!(finished.cut, Some(Cut::Aborted));
+        // An end that has come before anyone asked isn't a cut.
+        let (_, finished) = follow(true, stop, None).await;
+        assert_eq!(finished.cut, None);
     }
 }

@@ -129,6 +129,10 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> Result<(), Errno> {
 pub fn place_descriptor(from: impl AsFd, at: i32) -> Result<(), Errno> {
     // SAFETY: used by a process that is about to execve, whose own descriptors were moved above `at`.
     let done = unsafe { libc::dup2(from.as_fd().as_raw_fd(), at) };
+    Errno::result(done)?;
+    // dup2 leaves the flags of a descriptor that is in its place already.
+    // SAFETY: as above; the number is open now, and F_SETFD follows no pointer.
+    let done = unsafe { libc::fcntl(at, libc::F_SETFD, 0) };
     Errno::result(done).map(drop)
 }
 
