@@ -199,13 +199,6 @@ impl Command<'_> {
             }
         }
         self.end_everything();
-        // A quick command may have ended before all that its child had sent was heard; the end of that
-        // socket, which says that it had started, is there now.
-        while self.child.is_some() {
-            if let Some(failure) = self.hear_child() {
-                return Some(Report::Failed(failure));
-            }
-        }
         let (events, events_lost) = self.supervisor.finish();
         Some(Report::Exited {
             ended: self.ended?,
