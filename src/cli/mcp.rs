@@ -24,6 +24,9 @@ use crate::policy::build::{PolicyRequest, build};
 use crate::session::{Home, Session};
 use crate::tools::{AnnounceMode, Composition, Tools};
 
+/// How long the server waits for its commands to be gone. Their own grace is shorter.
+const LAST_WAIT: Duration = Duration::from_secs(15);
+
 /// Arguments of `cofferdam mcp`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -119,7 +122,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         stop,
     )
     .await;
-    executor.shutdown().await;
+    if tokio::time::timeout(LAST_WAIT, executor.shutdown())
+        .await
+        .is_err()
+    {
+        tracing::warn!("a command doesn't end; it is left to end with this process");
+    }
     served?;
     Ok(ExitCode::SUCCESS)
 }

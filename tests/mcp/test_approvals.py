@@ -275,7 +275,7 @@ class OutOfBand(Case):
                     )
         resolved = [event for event in self.events() if event["type"] == "approval/resolved"]
         for event in resolved:
-            self.assertRegex(event["by"], r"^\S+ \(uid \d+\) by cofferdam (approve|reject), pid \d+$")
+            self.assertRegex(event["by"], r"^\S+ \(uid \d+\) by cofferdam (approve|reject), pid \d+, (at \S+|without a terminal)$")
         self.assertEqual(self.run_cofferdam("approvals").stdout, "nothing waits\n")
 
     async def test_a_command_of_the_server_can_neither_see_nor_answer_the_question(self):
