@@ -32,6 +32,9 @@ pub mod approval;
 
 pub mod tools;
 
+#[cfg(feature = "cli")]
+pub mod audit;
+
 #[cfg(feature = "mcp")]
 pub mod mcp;
 

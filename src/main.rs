@@ -19,6 +19,10 @@ enum Command {
     /// Look at profiles.
     #[command(subcommand)]
     Profile(Profile),
+    /// Look at sessions and switch their mode.
+    Session(cli::session::Args),
+    /// List what was run, refused, asked and granted, and by whom.
+    Audit(cli::audit::Args),
     /// Score the text classifier on a corpus.
     Classify(cli::classify::Args),
     /// Serve the tools over MCP on standard input and output.
@@ -79,6 +83,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Explain(args) => cli::explain::run(&args),
         Command::Profile(Profile::Show(args)) => cli::profile::run(&args),
+        Command::Session(args) => cli::session::run(&args),
+        Command::Audit(args) => cli::audit::run(&args),
         Command::Classify(args) => cli::classify::run(&args),
         Command::Run(args) => single_threaded()?.block_on(cli::run::run(&args)),
         #[cfg(feature = "mcp")]

@@ -300,9 +300,9 @@ impl Record {
         escalation.session.record(What::Asked {
             call: escalation.call.clone(),
             question: question.id.clone(),
-            reason: session::clip(&question.reason()),
-            command: session::clip(&question.command),
-            workdir: question.workdir.clone(),
+            reason: session::clip(&question.reason(), session::MAX_TEXT),
+            command: session::clip(&question.command, session::MAX_COMMAND),
+            workdir: session::clip_path(&question.workdir),
             from: question.from,
             to: question.to,
         })?;

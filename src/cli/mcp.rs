@@ -19,8 +19,8 @@ use crate::executor::{Confined, Confinement, Executor, Settings};
 use crate::mcp::codex::Ours;
 use crate::mcp::{Channel, Config, serve};
 use crate::mode::Mode;
-use crate::policy::Network;
-use crate::policy::build::{PolicyRequest, build};
+use crate::policy::build::PolicyRequest;
+use crate::policy::{Network, Policy};
 use crate::session::{Home, Session};
 use crate::tools::{AnnounceMode, Composition, Tools};
 
@@ -132,56 +132,65 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What runs the commands, and what its confined modes give.
+/// What runs the commands, and the most that its confined modes give.
 struct Grounds {
     executor: Arc<dyn Executor>,
-    /// Writable roots beside the workspace, canonical.
+    /// Writable roots beside the workspace, canonical; those of the profiles too.
     writable: Vec<PathBuf>,
     network: Network,
 }
 
 /// The executor for these arguments, with `workspace` as its own.
 fn grounds(args: &Args, workspace: &Path) -> anyhow::Result<Grounds> {
-    let writable: Vec<PathBuf> = args
+    let roots = args
         .writable
         .iter()
         .map(|root| absolute(root))
-        .collect::<anyhow::Result<_>>()?;
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let profile = args.profile.as_deref().map(absolute).transpose()?;
-    // A bad profile or workspace is said now, not by the first command.
-    let policy = build(&PolicyRequest {
-        extra_writable: &writable,
-        network: args.network,
-        profile: profile.as_deref(),
-        ..PolicyRequest::new(Mode::WorkspaceWrite, workspace)
-    })?
-    .policy;
+    // A bad profile or workspace is told now, not with the first command. Both modes count, for a
+    // session may be switched.
+    let mut network = Network::None;
+    let mut writable = Vec::new();
+    for mode in [Mode::ReadOnly, Mode::WorkspaceWrite] {
+        let (policy, warnings) = Policy::build(&PolicyRequest {
+            extra_writable: &roots,
+            network: args.network,
+            profile: profile.as_deref(),
+            ..PolicyRequest::new(mode, workspace)
+        })?;
+        if mode == args.mode {
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
+        }
+        if policy.network == Network::Host {
+            network = Network::Host;
+        }
+        let places = policy.writable.into_iter().map(|place| place.path);
+        writable.extend(places.filter(|path| *path != policy.workspace));
+    }
     let settings = Settings {
         workspace: Some(workspace.to_owned()),
         ..Settings::default()
     };
     let confinement = Confinement {
         mode: args.mode,
-        writable,
+        writable: roots,
         network: args.network,
         profile,
         ..Confinement::default()
     };
     Ok(Grounds {
         executor: Arc::new(Confined::new(settings, confinement)),
-        network: policy.network,
-        writable: policy
-            .writable
-            .into_iter()
-            .map(|place| place.path)
-            .filter(|path| *path != policy.workspace)
-            .collect(),
+        writable,
+        network,
     })
 }
 
 fn open_session(args: &Args, home: &Home) -> anyhow::Result<Session> {
     if let Some(id) = &args.session {
-        return Ok(Session::resume(home, id)?);
+        return Ok(Session::resume(home, id, args.mode)?);
     }
     let workspace = match &args.workspace {
         Some(dir) => dir.clone(),

@@ -93,6 +93,25 @@ impl Command {
     /// another program's name is a quotation.
     pub fn only_shows(&self) -> bool {
         const SHOWS: &[&str] = &[
+            "bash",
+            "sh",
+            "dash",
+            "tee",
+            "while",
+            "done",
+            "fi",
+            "esac",
+            "}",
+            "read",
+            "for",
+            "case",
+            "local",
+            "return",
+            "sleep",
+            "wait",
+            "kill",
+            "export",
+            "shift",
             "cat",
             "head",
             "tail",
@@ -161,7 +180,12 @@ impl Command {
                 let Some(program) = words.first().map(|word| base_name(word)) else {
                     return true;
                 };
+                let is_shell = matches!(program, "bash" | "sh" | "dash");
                 SHOWS.contains(&program)
+                    && (!is_shell
+                        || words
+                            .iter()
+                            .any(|word| word.starts_with('-') && word.ends_with('c')))
                     && (program != "git"
                         || words
                             .iter()
@@ -317,6 +341,25 @@ impl Command {
             }
         }
         addresses
+    }
+
+    /// Host names of the URLs that the text names.
+    pub fn hosts(&self) -> Vec<String> {
+        let mut hosts = Vec::new();
+        for piece in self.segments.iter().flat_map(|segment| &segment.words) {
+            for (at, _) in piece.match_indices("://").take(8) {
+                let rest = &piece[at + 3..];
+                let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+                let host: String = rest
+                    .chars()
+                    .take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+                    .collect();
+                if !host.is_empty() && !is_address(&host) {
+                    hosts.push(host);
+                }
+            }
+        }
+        hosts
     }
 
     /// The simple commands from the last `;` or line break on: the exit status is theirs, unless they

@@ -66,9 +66,12 @@ pub fn facts(inputs: &Inputs<'_>) -> Vec<Fact> {
         inputs,
         command: &command,
     };
+    let told_on_output = read(inputs.stdout)
+        .into_iter()
+        .filter(|reading| judge.belongs_on_output(reading));
     let readings: Vec<Reading> = read(inputs.stderr)
         .into_iter()
-        .chain(read(inputs.stdout))
+        .chain(told_on_output)
         .filter(|reading| !judge.is_quotation(reading))
         .collect();
     let told: Vec<(Fact, &Reading)> = readings
@@ -81,11 +84,11 @@ pub fn facts(inputs: &Inputs<'_>) -> Vec<Fact> {
     }
     let mut unique: Vec<Fact> = Vec::new();
     for fact in facts {
+        // An address that isn't told adds nothing to one that is.
+        let unnamed = |fact: &Fact| fact.path.is_none() && fact.address.is_none();
         let same = |old: &Fact| {
             old.class == fact.class
-                && old.path == fact.path
-                && old.address == fact.address
-                && (old.operation == fact.operation || fact.evidence != old.evidence)
+                && ((old.path == fact.path && old.address == fact.address) || unnamed(&fact))
         };
         if unique.len() < MAX_FACTS && !unique.iter().any(same) {
             unique.push(fact);
@@ -144,6 +147,19 @@ impl Judge<'_> {
                     && (line.starts_with("fatal: ") || line.starts_with("error: ")))
             }
         }
+    }
+
+    /// Programs complain on standard error. On standard output another program's complaint is data,
+    /// unless the command leads one into the other.
+    fn belongs_on_output(&self, reading: &Reading) -> bool {
+        let merged = [">&1", "&>", "|&", "STDOUT", "capture"]
+            .iter()
+            .any(|sign| self.command.mentions(sign));
+        let own = reading
+            .program
+            .as_deref()
+            .is_none_or(|program| self.command.starts(program));
+        merged || own
     }
 
     fn fact(&self, reading: &Reading) -> Option<Fact> {
@@ -323,6 +339,9 @@ impl Judge<'_> {
         } else {
             wish
         };
+        if operation == Some("open") && self.disk().kind(&target) != Kind::File {
+            return None;
+        }
         let forbidden = match wish {
             Wish::Read | Wish::Execute => hidden,
             Wish::Name => !access.write || self.holds_protected(&target),
@@ -353,11 +372,13 @@ impl Judge<'_> {
             Wish::Execute => Class::Exec,
             Wish::Write | Wish::Name | Wish::Metadata => Class::FileWrite,
         };
-        let word = operation.unwrap_or(match wish {
-            Wish::Read => "read",
-            Wish::Execute => "execute",
-            Wish::Write | Wish::Name | Wish::Metadata => "write",
-        });
+        let word = operation
+            .filter(|operation| *operation != "open")
+            .unwrap_or(match wish {
+                Wish::Read => "read",
+                Wish::Execute => "execute",
+                Wish::Write | Wish::Name | Wish::Metadata => "write",
+            });
         let errno = reading.errno.unwrap_or(match self.inputs.dialect {
             Dialect::Mounts if !hidden => "EROFS",
             Dialect::Mounts | Dialect::Landlock => "EACCES",
@@ -544,7 +565,10 @@ impl Judge<'_> {
         if !self.network_is_off() || host.is_some_and(local) || (host.is_none() && offline) {
             return None;
         }
-        Some(self.network_fact(reading, "resolve", host.map(str::to_owned)))
+        let host = host
+            .map(str::to_owned)
+            .or_else(|| self.command.hosts().into_iter().next());
+        Some(self.network_fact(reading, "resolve", host))
     }
 
     fn address(&self, reading: &Reading, host: Option<&str>, port: Option<u16>) -> Option<Fact> {
@@ -749,14 +773,22 @@ impl Judge<'_> {
                         },
                     )
                 };
-                // On success an address that nobody speaks of was a try with another way out.
-                (self.network_is_off() && denied && (failed || told.is_some()))
+                // On success an address that nobody speaks of was a try with another way out; but a lost
+                // datagram tells nobody.
+                let lost = loopback && open;
+                (self.network_is_off() && denied && (failed || told.is_some() || lost))
                     .then(|| fact(None, Some(address.to_string()), name))
             }
             Target::SocketPath(bytes) => {
                 use std::os::unix::ffi::OsStrExt;
                 let path = PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
-                matches!(event.errno, libc::EACCES | libc::EPERM).then(|| Fact {
+                let refused = matches!(event.errno, libc::EACCES | libc::EPERM);
+                // Sockets below `/run` are hidden, and the C library itself looks for some of them.
+                let hidden = event.errno == libc::ENOENT
+                    && (failed || told.is_some())
+                    && !is_name_service(&path)
+                    && self.disk().listens(&event.target);
+                (refused || hidden).then(|| Fact {
                     allowed_under: Some(Mode::DangerFullAccess),
                     confidence: Confidence::Proven,
                     ..fact(Some(path), None, errno_name(errno))
@@ -764,7 +796,11 @@ impl Judge<'_> {
             }
             Target::SocketName(bytes) => {
                 let name = format!("@{}", String::from_utf8_lossy(bytes));
-                matches!(event.errno, libc::EACCES | libc::EPERM).then(|| Fact {
+                let refused = matches!(event.errno, libc::EACCES | libc::EPERM);
+                // A network namespace of one's own has its own names.
+                let elsewhere =
+                    event.errno == libc::ECONNREFUSED && self.disk().listens(&event.target);
+                (refused || elsewhere).then(|| Fact {
                     allowed_under: Some(Mode::DangerFullAccess),
                     confidence: Confidence::Proven,
                     ..fact(None, Some(name), errno_name(errno))
@@ -809,9 +845,26 @@ impl Judge<'_> {
                 program.is_some_and(|program| earlier.iter().any(|s| s.program() == Some(program)));
             let after = program
                 .is_some_and(|program| deciding.iter().any(|s| s.program() == Some(program)));
-            before && !after && names(earlier, &piece) && !names(deciding, &piece)
+            // `cp x /there/` names the folder of what it couldn't create.
+            let folder = fact
+                .path
+                .as_deref()
+                .and_then(Path::parent)
+                .filter(|folder| folder.components().count() > 2);
+            let named = |segments: &[Segment]| {
+                names(segments, &piece)
+                    || folder.is_some_and(|folder| names(segments, &folder.to_string_lossy()))
+            };
+            before && !after && named(earlier) && !named(deciding)
         })
     }
+}
+
+/// Sockets that the C library tries on its way to users, groups and hosts, with another way behind.
+fn is_name_service(path: &Path) -> bool {
+    ["nscd", "userdb", "nslcd", "sssd", "lib/sss"]
+        .iter()
+        .any(|service| path.to_string_lossy().contains(service))
 }
 
 fn wish_of(operation: Option<&str>) -> Wish {
@@ -821,5 +874,676 @@ fn wish_of(operation: Option<&str>) -> Wish {
         Some("remove" | "rename" | "link") => Wish::Name,
         Some("chmod" | "chown" | "set times" | "set attribute") => Wish::Metadata,
         _ => Wish::Write,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+    use crate::policy::{Environment, Limits, Origin, Place, RefusedCalls, Require};
+
+    /// `/w` is the workspace, `/o` and `/h` lie outside and belong to the user, all else is root's.
+    struct FakeDisk;
+
+    const FOLDERS: &[&str] = &[
+        "/", "/w", "/w/.git", "/w/src", "/o", "/o/dir", "/h", "/h/.ssh", "/etc", "/tmp",
+    ];
+    const FILES: &[&str] = &[
+        "/w/f",
+        "/w/.git/config",
+        "/w/locked",
+        "/o/f",
+        "/o/locked",
+        "/o/dir/f",
+        "/h/.ssh/id",
+        "/etc/hosts",
+        "/etc/shadow",
+    ];
+
+    impl Disk for FakeDisk {
+        fn resolve(&self, path: &Path) -> Option<PathBuf> {
+            // `/w/link` leads out of the workspace.
+            match path.strip_prefix("/w/link") {
+                Ok(rest) if rest.as_os_str().is_empty() => Some("/o".into()),
+                Ok(rest) => Some(Path::new("/o").join(rest)),
+                Err(_) => Some(path.to_owned()),
+            }
+        }
+        fn permits(&self, path: &Path, wish: Wish) -> Permission {
+            let own = ["/w", "/o", "/h", "/tmp"]
+                .iter()
+                .any(|root| path.starts_with(root));
+            let locked = path.ends_with("locked");
+            let parent = path
+                .parent()
+                .is_some_and(|folder| FOLDERS.iter().any(|known| folder == Path::new(known)));
+            let there = self.kind(path) != Kind::Missing;
+            let allowed = match wish {
+                Wish::Read => there && !locked && path != Path::new("/etc/shadow"),
+                Wish::Write => own && parent && !locked && self.kind(path) != Kind::Folder,
+                Wish::Name => own && parent,
+                Wish::Metadata => own && there,
+                Wish::Execute => false,
+            };
+            if allowed {
+                Permission::Allowed
+            } else {
+                Permission::Refused
+            }
+        }
+        fn listens(&self, target: &Target) -> bool {
+            match target {
+                Target::Inet { address, .. } => address.port() == 8080,
+                Target::SocketPath(path) => path == b"/run/docker.sock",
+                Target::SocketName(_) => false,
+            }
+        }
+        fn kind(&self, path: &Path) -> Kind {
+            let is = |list: &[&str]| list.iter().any(|known| path == Path::new(known));
+            if is(FOLDERS) {
+                Kind::Folder
+            } else if is(FILES) {
+                Kind::File
+            } else if is(&["/o/fifo", "/dev/null", "/run/docker.sock"]) {
+                Kind::Special
+            } else {
+                Kind::Missing
+            }
+        }
+        fn device(&self, path: &Path) -> Option<u64> {
+            Some(u64::from(path.starts_with("/h")))
+        }
+        fn process(&self, pid: i32) -> Permission {
+            if pid == 4711 {
+                Permission::Allowed
+            } else {
+                Permission::Refused
+            }
+        }
+    }
+
+    fn policy(mode: Mode) -> Policy {
+        let place = |path: &str| Place {
+            path: path.into(),
+            origin: Origin::Builtin,
+        };
+        Policy {
+            pinned: Vec::new(),
+            protected_links: Vec::new(),
+            home: None,
+            mode,
+            workspace: "/w".into(),
+            writable: if mode == Mode::ReadOnly {
+                vec![]
+            } else {
+                vec![place("/w")]
+            },
+            protected: vec![place("/w/.git/config")],
+            protected_absent: vec![],
+            hidden: vec![place("/h/.ssh")],
+            visible: vec![],
+            scratch: vec!["/tmp".into()],
+            network: Network::None,
+            refused_calls: vec![RefusedCalls {
+                calls: vec!["unshare".into(), "ptrace".into()],
+                errno: "EPERM".into(),
+                reason: String::new(),
+            }],
+            limits: Limits {
+                processes: Some(100),
+                ..Limits::default()
+            },
+            environment: Environment::default(),
+            require: Require::Partial,
+        }
+    }
+
+    struct Run<'a> {
+        command: &'a str,
+        stderr: &'a str,
+        stdout: &'a str,
+        exit: i32,
+        mode: Mode,
+        dialect: Dialect,
+        events: Vec<Event>,
+    }
+
+    const MOUNTS: Run<'static> = Run {
+        command: "program",
+        stderr: "",
+        stdout: "",
+        exit: 1,
+        mode: Mode::WorkspaceWrite,
+        dialect: Dialect::Mounts,
+        events: Vec::new(),
+    };
+
+    impl Run<'_> {
+        fn facts(&self) -> Vec<Fact> {
+            let variables = [
+                ("HOME".to_owned(), "/h".to_owned()),
+                ("USER".to_owned(), "me".to_owned()),
+            ];
+            let policy = policy(self.mode);
+            facts(&Inputs {
+                ended: Ended::Exited(self.exit),
+                command: self.command,
+                cwd: Path::new("/w"),
+                variables: &variables,
+                stdout: self.stdout.as_bytes(),
+                stderr: self.stderr.as_bytes(),
+                events: &self.events,
+                policy: &policy,
+                wider: None,
+                dialect: self.dialect,
+                disk: &FakeDisk,
+            })
+        }
+
+        /// `class operation object errno cure` of each fact.
+        fn told(&self) -> Vec<String> {
+            let short = |fact: &Fact| {
+                let object = fact
+                    .path
+                    .as_ref()
+                    .map(|path| path.display().to_string())
+                    .or(fact.address.clone())
+                    .unwrap_or("-".into());
+                let cure = fact.allowed_under.map_or("never", Mode::as_str);
+                format!(
+                    "{:?} {} {object} {} {cure}",
+                    fact.class, fact.operation, fact.errno
+                )
+            };
+            self.facts().iter().map(short).collect()
+        }
+    }
+
+    /// Lines of standard error with their one fact, or none.
+    fn each(base: &Run<'_>, rows: &[(&str, &str)]) {
+        let wrong: Vec<_> = rows
+            .iter()
+            .map(|(stderr, expected)| {
+                (
+                    *stderr,
+                    Run {
+                        stderr,
+                        events: Vec::new(),
+                        ..*base
+                    }
+                    .told(),
+                    *expected,
+                )
+            })
+            .filter(|(_, told, expected)| {
+                if expected.is_empty() {
+                    !told.is_empty()
+                } else {
+                    *told != [expected.to_string()]
+                }
+            })
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn a_whole_fact_of_the_text() {
+        assert_eq!(
+            Run {
+                stderr: "touch: cannot touch '/w/link/new': Read-only file system\n",
+                ..MOUNTS
+            }
+            .facts(),
+            [Fact {
+                class: Class::FileWrite,
+                operation: "write".into(),
+                path: Some("/o/new".into()),
+                address: None,
+                errno: "EROFS".into(),
+                allowed_under: Some(Mode::DangerFullAccess),
+                evidence: Evidence::Errno,
+                confidence: Confidence::Proven,
+                line: Some("touch: cannot touch '/w/link/new': Read-only file system".into()),
+            }]
+        );
+    }
+
+    #[test]
+    fn under_mounts_a_write_outside_is_a_denial_and_its_near_misses_are_not() {
+        each(
+            &MOUNTS,
+            &[
+                (
+                    "touch: cannot touch '/o/new': Read-only file system",
+                    "FileWrite write /o/new EROFS danger-full-access",
+                ),
+                (
+                    "touch: cannot touch '/o/new': No such file or directory",
+                    "",
+                ),
+                // The errno of plain permissions.
+                ("touch: cannot touch '/o/new': Permission denied", ""),
+                // The user couldn't anyway.
+                ("bash: line 1: /etc/hosts: Read-only file system", ""),
+                ("rm: cannot remove '/etc/hosts': Read-only file system", ""),
+                ("touch: cannot touch '/o/locked': Read-only file system", ""),
+                (
+                    "mkdir: cannot create directory '/o/no/new': Read-only file system",
+                    "FileWrite create /o/no EROFS danger-full-access",
+                ),
+                (
+                    "mkdir: cannot create directory '/etc/no/new': Read-only file system",
+                    "",
+                ),
+                // The policy allows it: a read-only mount or a mode of the user's own.
+                ("touch: cannot touch 'src/x': Read-only file system", ""),
+                ("cat: locked: Permission denied", ""),
+                ("touch: cannot touch '/tmp/x': Read-only file system", ""),
+                // FIFOs are Landlock's matter, whose errno is another.
+                (
+                    "bash: line 1: /o/fifo: Permission denied",
+                    "FileWrite write /o/fifo EACCES danger-full-access",
+                ),
+                ("bash: line 1: /dev/null: Permission denied", ""),
+                (
+                    "rm: cannot remove '/o/f': Read-only file system",
+                    "FileWrite remove /o/f EROFS danger-full-access",
+                ),
+                ("rm: cannot remove '/o/f': Directory not empty", ""),
+                (
+                    "chmod: changing permissions of '/o/f': Read-only file system",
+                    "FileWrite chmod /o/f EROFS danger-full-access",
+                ),
+                (
+                    "chmod: changing permissions of '/o/f': Operation not permitted",
+                    "",
+                ),
+                (
+                    "OSError: [Errno 30] Read-only file system: '/o/p'",
+                    "FileWrite write /o/p EROFS danger-full-access",
+                ),
+                ("PermissionError: [Errno 13] Permission denied: '/o/p'", ""),
+                (
+                    "PermissionError: [Errno 13] Permission denied: '/mock/path'",
+                    "",
+                ),
+                (
+                    "error: unable to write file /o/f",
+                    "FileWrite write /o/f EROFS danger-full-access",
+                ),
+                ("error: unable to write file /etc/hosts", ""),
+                ("warning: cache /o/c unusable: Read-only file system", ""),
+            ],
+        );
+    }
+
+    #[test]
+    fn protected_and_hidden_paths_have_errnos_of_their_own() {
+        each(
+            &MOUNTS,
+            &[
+                (
+                    "error: could not write config file .git/config: Device or resource busy",
+                    "FileWrite write /w/.git/config EBUSY danger-full-access",
+                ),
+                (
+                    "error: could not write config file src/config: Device or resource busy",
+                    "",
+                ),
+                (
+                    "mv: cannot move '.git' to 'g': Device or resource busy",
+                    "FileWrite rename /w/.git EBUSY danger-full-access",
+                ),
+                ("mv: cannot move 'src' to 'g': Device or resource busy", ""),
+                (
+                    "cat: /h/.ssh/id: Permission denied",
+                    "FileRead read /h/.ssh/id EACCES danger-full-access",
+                ),
+                ("cat: /etc/shadow: Permission denied", ""),
+                ("cat: /h/.ssh/none: No such file or directory", ""),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_cure_is_the_narrowest_mode() {
+        let read_only = Run {
+            mode: Mode::ReadOnly,
+            ..MOUNTS
+        };
+        each(
+            &read_only,
+            &[
+                (
+                    "bash: line 1: f: Read-only file system",
+                    "FileWrite write /w/f EROFS workspace-write",
+                ),
+                (
+                    "bash: line 1: /o/f: Read-only file system",
+                    "FileWrite write /o/f EROFS danger-full-access",
+                ),
+                (
+                    "bash: line 1: .git/config: Read-only file system",
+                    "FileWrite write /w/.git/config EROFS danger-full-access",
+                ),
+            ],
+        );
+        let wider = policy(Mode::WorkspaceWrite);
+        let told = |wider| {
+            facts(&Inputs {
+                ended: Ended::Exited(1),
+                command: "x",
+                cwd: Path::new("/w"),
+                variables: &[],
+                stdout: b"",
+                stderr: b"bash: line 1: f: Read-only file system",
+                events: &[],
+                policy: &policy(Mode::ReadOnly),
+                wider,
+                dialect: Dialect::Mounts,
+                disk: &FakeDisk,
+            })[0]
+                .allowed_under
+        };
+        assert_eq!(told(Some(&wider)), Some(Mode::WorkspaceWrite));
+        assert_eq!(
+            Run {
+                mode: Mode::DangerFullAccess,
+                stderr: "bash: /o/f: Read-only file system",
+                ..MOUNTS
+            }
+            .told(),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn under_landlock_the_errnos_change_places() {
+        each(
+            &Run {
+                dialect: Dialect::Landlock,
+                ..MOUNTS
+            },
+            &[
+                (
+                    "touch: cannot touch '/o/new': Permission denied",
+                    "FileWrite write /o/new EACCES danger-full-access",
+                ),
+                ("touch: cannot touch '/o/new': Read-only file system", ""),
+                ("touch: cannot touch '/etc/new': Permission denied", ""),
+                ("bash: line 1: locked: Permission denied", ""),
+                (
+                    "chmod: changing permissions of '/o/f': Operation not permitted",
+                    "FileWrite chmod /o/f EPERM danger-full-access",
+                ),
+                (
+                    "chmod: changing permissions of '/etc/hosts': Operation not permitted",
+                    "",
+                ),
+                (
+                    "ssh: connect to host 192.0.2.1 port 22: Permission denied",
+                    "Network connect 192.0.2.1:22 EACCES danger-full-access",
+                ),
+                ("git@192.0.2.1: Permission denied (publickey).", ""),
+            ],
+        );
+    }
+
+    #[test]
+    fn exit_126_and_127_are_the_shells_own() {
+        each(
+            &Run {
+                exit: 126,
+                command: "./run.sh",
+                ..MOUNTS
+            },
+            &[("bash: line 1: ./run.sh: Permission denied", "")],
+        );
+        each(
+            &Run {
+                exit: 127,
+                command: "nope",
+                ..MOUNTS
+            },
+            &[("bash: line 1: nope: command not found", "")],
+        );
+        each(
+            &Run {
+                exit: 126,
+                command: "./run.sh",
+                dialect: Dialect::Landlock,
+                ..MOUNTS
+            },
+            &[("bash: line 1: ./run.sh: Permission denied", "")],
+        );
+    }
+
+    #[test]
+    fn what_the_command_quotes_is_no_denial_and_what_it_meets_is() {
+        let line = "touch: cannot touch '/o/new': Read-only file system";
+        let told = |command: &str| {
+            Run {
+                command,
+                stderr: line,
+                ..MOUNTS
+            }
+            .told()
+            .len()
+        };
+        assert_eq!(told("touch /o/new"), 1);
+        assert_eq!(told("make"), 1);
+        assert_eq!(told("make 2>&1 | grep 'Read-only file system'"), 1);
+        assert_eq!(told("cat build.log >&2; exit 1"), 0);
+        assert_eq!(
+            told("echo \"touch: cannot touch '/o/new': Read-only file system\" >&2; false"),
+            0
+        );
+        assert_eq!(told("grep -rn 'Read-only file system' . >&2"), 0);
+        let shown = |command: &str| {
+            Run {
+                command,
+                stdout: line,
+                ..MOUNTS
+            }
+            .told()
+            .len()
+        };
+        assert_eq!(shown("touch /o/new 2>&1 | tail -5"), 1);
+        assert_eq!(shown("python3 show.py"), 0);
+    }
+
+    #[test]
+    fn a_failure_of_its_own_behind_the_denial_is_no_denial() {
+        let line = "touch: cannot touch '/o/stamp': Read-only file system";
+        let told = |command: &str, exit| {
+            Run {
+                command,
+                exit,
+                stderr: line,
+                ..MOUNTS
+            }
+            .told()
+            .len()
+        };
+        assert_eq!(told("touch /o/stamp; gcc broken.c", 1), 0);
+        assert_eq!(told("touch /o/stamp && gcc broken.c", 1), 1);
+        assert_eq!(told("touch /o/stamp; cat /o/stamp", 1), 1);
+        assert_eq!(told("touch /o/stamp; exit 1", 1), 1);
+        assert_eq!(told("touch /o/stamp; echo done", 0), 1);
+        assert_eq!(told("set -e; touch /o/stamp; gcc x.c", 1), 1);
+    }
+
+    #[test]
+    fn a_link_across_the_boundary_is_a_denial_only_on_one_file_system() {
+        each(
+            &MOUNTS,
+            &[
+                (
+                    "ln: failed to create hard link 'here' => '/o/f': Invalid cross-device link",
+                    "FileWrite link /o/f EXDEV danger-full-access",
+                ),
+                (
+                    "ln: failed to create hard link 'here' => '/h/f': Invalid cross-device link",
+                    "",
+                ),
+                (
+                    "ln: failed to create hard link 'here' => 'src/f': Invalid cross-device link",
+                    "",
+                ),
+                (
+                    "OSError: [Errno 18] Invalid cross-device link: '/o/f' -> 'moved'",
+                    "FileWrite rename /o/f EXDEV danger-full-access",
+                ),
+                (
+                    "OSError: [Errno 18] Invalid cross-device link: '/etc/hosts' -> 'moved'",
+                    "",
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_missing_network_is_a_denial_and_a_closed_port_is_not() {
+        each(
+            &MOUNTS,
+            &[
+                (
+                    "curl: (6) Could not resolve host: web.test",
+                    "Network resolve web.test EAI_AGAIN danger-full-access",
+                ),
+                ("curl: (22) The requested URL returned error: 403", ""),
+                (
+                    "ssh: connect to host 192.0.2.1 port 22: Network is unreachable",
+                    "Network connect 192.0.2.1:22 ENETUNREACH danger-full-access",
+                ),
+                (
+                    "ssh: connect to host 192.0.2.1 port 22: Connection refused",
+                    "",
+                ),
+                (
+                    "Error: connect ECONNREFUSED 127.0.0.1:8080",
+                    "Network connect 127.0.0.1:8080 ECONNREFUSED danger-full-access",
+                ),
+                ("Error: connect ECONNREFUSED 127.0.0.1:8099", ""),
+                ("Error: connect ECONNREFUSED ::1:8099", ""),
+                (
+                    "Cannot connect to the Docker daemon at unix:///run/docker.sock.",
+                    "",
+                ),
+            ],
+        );
+        // The port stands only in the command.
+        let python = |port| {
+            Run {
+                command: &format!("python3 -c \"socket.create_connection(('127.0.0.1',{port}))\""),
+                stderr: "ConnectionRefusedError: [Errno 111] Connection refused",
+                ..MOUNTS
+            }
+            .told()
+            .len()
+        };
+        assert_eq!((python(8080), python(8099)), (1, 0));
+    }
+
+    #[test]
+    fn the_rest_is_told_by_class() {
+        each(
+            &MOUNTS,
+            &[
+                (
+                    "sudo: effective uid is not 0, is sudo installed setuid root?",
+                    "Privilege gain privilege sudo EPERM danger-full-access",
+                ),
+                ("su: Authentication failure", ""),
+                (
+                    "strace: ptrace(PTRACE_TRACEME, ...): Operation not permitted",
+                    "Syscall ptrace - EPERM danger-full-access",
+                ),
+                ("keyctl: keyctl(1): Operation not permitted", ""),
+                (
+                    "bash: line 1: kill: (4711) - No such process",
+                    "Process signal pid 4711 ESRCH danger-full-access",
+                ),
+                ("bash: line 1: kill: (4712) - No such process", ""),
+                (
+                    "bash: fork: retry: Resource temporarily unavailable",
+                    "Limit exceed limit - EAGAIN danger-full-access",
+                ),
+                ("OSError: [Errno 24] Too many open files: 'x'", ""),
+            ],
+        );
+        let unshare = |command| {
+            Run {
+                command,
+                stderr: "unshare: unshare failed: Operation not permitted",
+                ..MOUNTS
+            }
+            .told()
+            .len()
+        };
+        assert_eq!((unshare("unshare -r id"), unshare("unshare -m id")), (1, 0));
+    }
+
+    #[test]
+    fn watched_calls_are_judged_by_what_listens_outside() {
+        let inet = |address: &str, errno| Event {
+            pid: 2,
+            call: "connect".into(),
+            target: Target::Inet {
+                address: address.parse().unwrap(),
+                datagram: false,
+            },
+            errno,
+        };
+        let told = |event: Event, exit| {
+            Run {
+                events: vec![event],
+                exit,
+                ..MOUNTS
+            }
+            .told()
+        };
+        assert_eq!(
+            told(inet("127.0.0.1:8080", libc::ECONNREFUSED), 1),
+            ["Network connect 127.0.0.1:8080 ECONNREFUSED danger-full-access"]
+        );
+        assert!(told(inet("127.0.0.1:8099", libc::ECONNREFUSED), 1).is_empty());
+        assert_eq!(
+            told(inet("192.0.2.1:80", 0), 1),
+            ["Network connect 192.0.2.1:80 ENETUNREACH danger-full-access"]
+        );
+        assert!(told(inet("192.0.2.1:80", 0), 0).is_empty());
+        let unix = |target, errno| Event {
+            pid: 2,
+            call: "connect".into(),
+            target,
+            errno,
+        };
+        let path = Path::new("/run/x y.sock").as_os_str().as_bytes().to_vec();
+        assert_eq!(
+            told(unix(Target::SocketPath(path.clone()), libc::EACCES), 0),
+            ["Network connect /run/x y.sock EACCES danger-full-access"]
+        );
+        assert!(told(unix(Target::SocketPath(path), libc::ENOENT), 1).is_empty());
+        assert_eq!(
+            told(unix(Target::SocketName(b"bus".to_vec()), libc::EPERM), 1),
+            ["Network connect @bus EPERM danger-full-access"]
+        );
+    }
+
+    #[test]
+    fn each_thing_is_told_once_and_no_more_than_the_cap() {
+        let stderr: String = (0..200)
+            .map(|n| format!("rm: cannot remove '/o/{n}': Read-only file system\n").repeat(2))
+            .collect();
+        let facts = Run {
+            stderr: &stderr,
+            ..MOUNTS
+        }
+        .facts();
+        assert_eq!(facts.len(), MAX_FACTS);
+        assert_eq!(facts[1].path, Some("/o/1".into()));
     }
 }

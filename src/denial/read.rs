@@ -65,7 +65,7 @@ pub enum Subject {
     Limit,
 }
 
-/// What the text claims, in order.
+/// What the text of one stream claims, in order.
 pub fn read(text: &[u8]) -> Vec<Reading> {
     let text = String::from_utf8_lossy(text);
     let lines: Vec<Cow<'_, str>> = text.lines().take(MAX_LINES).map(clean).collect();
@@ -273,6 +273,7 @@ fn speaker(line: &str) -> Option<&str> {
     let (first, rest) = line.split_once(": ")?;
     let name = base_name(first);
     let named = !name.is_empty()
+        && !first.contains(char::is_whitespace)
         && name.len() <= 40
         && name
             .chars()
@@ -283,13 +284,11 @@ fn speaker(line: &str) -> Option<&str> {
         && words::signs(rest.as_bytes())
             .next()
             .is_some_and(|found| found.start == 0);
-    let is_exception =
-        name.ends_with("Error") || name.ends_with("Exception") || name.starts_with("java.");
     let is_level = matches!(
         name.to_ascii_lowercase().as_str(),
         "error" | "fatal" | "warning" | "e" | "w" | "err" | "panic" | "caused"
     );
-    (named && !is_path && !is_exception && !is_level).then_some(name)
+    (named && !is_path && !is_exception(name) && !is_level).then_some(name)
 }
 
 /// `sudo`, `su`, `ping` and other programs that need their set-user-id bit.
@@ -472,6 +471,16 @@ fn is_host(word: &str) -> bool {
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
         && word.chars().any(|c| c.is_ascii_alphabetic())
+        && !is_exception(word)
+}
+
+/// Names of exceptions, as runtimes print them before the message.
+fn is_exception(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.ends_with("error")
+        || name.ends_with("exception")
+        || name.ends_with("gaierror")
+        || name.ends_with("herror")
 }
 
 /// A UNIX socket by path.
@@ -490,7 +499,7 @@ fn socket(seen: &Seen<'_>) -> Option<Reading> {
         seen.errno_name(),
         Some("ENOENT" | "ECONNREFUSED" | "EACCES" | "EPERM")
     );
-    if !unreached || !(seen.has("socket") || seen.has("connect")) {
+    if !unreached || seen.has("/dev/tcp/") || !(seen.has("socket") || seen.has("connect")) {
         return None;
     }
     let path = quoted(seen.before())
@@ -552,6 +561,19 @@ fn connection(seen: &Seen<'_>) -> Option<Reading> {
 
 /// The address that a line names.
 fn address(line: &str) -> (Option<String>, Option<u16>) {
+    // The shell's own network: `/dev/tcp/HOST/PORT`.
+    if let Some((_, rest)) = line
+        .split_once("/dev/tcp/")
+        .or_else(|| line.split_once("/dev/udp/"))
+    {
+        let mut parts = rest
+            .split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')))
+            .filter(|part| !part.is_empty());
+        return (
+            parts.next().map(str::to_owned),
+            parts.next().and_then(|port| port.parse().ok()),
+        );
+    }
     let mut host = None;
     let mut port = None;
     let mut expect_port = false;
@@ -672,30 +694,47 @@ fn file_by_errno(seen: &Seen<'_>) -> Option<Reading> {
 
 /// Whether the line tells a failed call although it names no path.
 fn tells_a_call(seen: &Seen<'_>) -> bool {
-    let structured = seen.has("[errno ")
-        || seen.has("(os error ")
-        || seen.has("os { code:")
-        || seen.has("exception")
-        || seen.has("errno::")
-        || seen.has("\"errno\"")
-        || seen.has("errno: -")
-        || seen.has("code: 'e");
-    let verbs = [
+    let structured = [
+        "[errno ",
+        "(os error ",
+        "os { code:",
+        "exception",
+        "errno::",
+        "\"errno\"",
+        "errno: -",
+    ]
+    .iter()
+    .any(|mark| seen.has(mark));
+    const VERBS: &[&str] = &[
         "open",
+        "opening",
         "create",
+        "creating",
         "creat",
         "write",
         "writing",
         "mkdir",
         "unlink",
         "remove",
+        "removing",
         "rename",
-        "temp file",
-        "here-document",
+        "renaming",
         "save",
+        "saving",
         "lock",
+        "locking",
+        "copy",
+        "copying",
+        "move",
+        "moving",
+        "append",
+        "temp",
+        "temporary",
+        "here-document",
     ];
-    structured || verbs.iter().any(|verb| seen.before().to_ascii_lowercase().contains(verb))
+    let before = seen.before().to_ascii_lowercase();
+    let mut words = before.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    structured || words.any(|word| VERBS.contains(&word))
         // Perl's own `die $!`.
         || (seen.before().trim().is_empty() && seen.after().starts_with(" at ") && seen.after().contains(" line "))
 }
@@ -779,15 +818,24 @@ fn paths_of(seen: &Seen<'_>) -> Vec<String> {
         }
         paths.extend(tokens(segment));
     }
-    for (at, segment) in segments.iter().enumerate().rev() {
+    // Only a line without a better candidate leaves it to a bare word.
+    let bare = if paths.is_empty() { &segments[..] } else { &[] };
+    for (at, segment) in bare.iter().enumerate().rev() {
         let word = segment.rsplit(' ').next().unwrap_or_default();
-        let is_number = word.chars().all(|c| c.is_ascii_digit());
+        let is_symbol =
+            words::signs(word.as_bytes()).any(|found| found.start == 0 && found.end == word.len());
+        let is_no_name = is_symbol || word.chars().all(|c| c.is_ascii_digit());
         // The first one is the speaker, a level or an exception, unless it is a call.
         let alone = at > 0 && !segment.contains(' ');
-        if !is_number && looks_like_path(word) && (alone || is_call_and_path(segment)) {
+        if !is_no_name && looks_like_path(word) && (alone || is_call_and_path(segment)) {
             paths.push(word.to_owned());
         }
     }
+    distinct(paths)
+}
+
+/// Each of the paths once, in order, none empty.
+fn distinct(paths: Vec<String>) -> Vec<String> {
     let mut unique = Vec::new();
     for path in paths {
         if !path.is_empty() && !unique.contains(&path) {
@@ -871,6 +919,36 @@ fn paths_nearby(seen: &Seen<'_>) -> Vec<String> {
         .unwrap_or_default()
 }
 
+const CREATE: &[&str] = &[
+    "could not create",
+    "couldn't create",
+    "cannot create",
+    "can't create",
+    "unable to create",
+    "failed to create",
+    "error creating",
+];
+const WRITE: &[&str] = &[
+    "could not write",
+    "couldn't write",
+    "cannot write",
+    "can't write",
+    "unable to write",
+    "failed to write",
+    "error writing",
+    "cannot save",
+    "could not save",
+    "failed to save",
+];
+const OPEN: &[&str] = &[
+    "could not open",
+    "couldn't open",
+    "cannot open",
+    "can't open",
+    "unable to open",
+    "failed to open",
+];
+
 /// A path that a program couldn't use, told in its own words without an errno.
 fn file_by_wording(seen: &Seen<'_>) -> Option<Reading> {
     if seen.errno.is_some() {
@@ -896,21 +974,17 @@ fn file_by_wording(seen: &Seen<'_>) -> Option<Reading> {
         ("write", paths)
     } else if seen.has("could not write index") {
         ("write", vec![".git/index.lock".to_owned()])
-    } else if [
-        "could not create",
-        "couldn't create",
-        "cannot create",
-        "can't create",
-        "unable to create",
-    ]
-    .iter()
-    .any(|piece| seen.has(piece))
-    {
+    } else if CREATE.iter().any(|piece| seen.has(piece)) {
         ("create", paths)
+    } else if WRITE.iter().any(|piece| seen.has(piece)) && !paths.is_empty() {
+        ("write", paths)
+    } else if OPEN.iter().any(|piece| seen.has(piece)) && !paths.is_empty() {
+        // A file that isn't there can't be opened either: only what exists is meant.
+        ("open", paths)
     } else {
         return None;
     };
-    let mut paths = paths;
+    let mut paths = distinct(paths);
     paths.truncate(MAX_PATHS);
     Some(seen.reading(Some(operation), Subject::Paths(paths)))
 }
@@ -926,8 +1000,8 @@ fn operation(seen: &Seen<'_>) -> Option<&'static str> {
         Some("ln") => Some("link"),
         Some("mv") => Some("rename"),
         Some(
-            "cat" | "head" | "tail" | "grep" | "ls" | "find" | "du" | "wc" | "less" | "cmp"
-            | "diff" | "file" | "cd",
+            "cat" | "head" | "tail" | "grep" | "ls" | "du" | "wc" | "less" | "cmp" | "diff"
+            | "file" | "cd",
         ) => Some("read"),
         _ => None,
     };
@@ -957,6 +1031,7 @@ fn operation(seen: &Seen<'_>) -> Option<&'static str> {
         ("unlink", "remove"),
         ("rmdir", "remove"),
         ("remove", "remove"),
+        ("delete", "remove"),
         ("rename", "rename"),
         ("symlink", "link"),
         ("hard link", "link"),
@@ -968,7 +1043,9 @@ fn operation(seen: &Seen<'_>) -> Option<&'static str> {
         .iter()
         .find(|(verb, _)| text.contains(verb))
         .map(|(_, operation)| *operation);
-    by_program.or(by_verb)
+    by_program
+        .or(by_verb)
+        .or((seen.program == Some("find")).then_some("read"))
 }
 
 /// What stands in quotes of any kind, in order.
@@ -1045,4 +1122,365 @@ fn looks_like_path(word: &str) -> bool {
         && !word.contains(['\'', '"', '(', ')', '[', ']', '{', '}', '<', '>', '='])
         && (word.contains('/') || !word.contains(' '))
         && word.chars().any(char::is_alphanumeric)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asserts all rows at once, so that one run shows every wrong one.
+    fn each(rows: &[(&str, &str)]) {
+        let wrong: Vec<_> = rows
+            .iter()
+            .map(|(text, expected)| (*text, told(text), *expected))
+            .filter(|(_, told, expected)| *told != [expected.to_string()])
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    /// Errno (`-` for own words), operation, subject and speaker of each reading, in short.
+    fn told(text: &str) -> Vec<String> {
+        read(text.as_bytes())
+            .into_iter()
+            .map(|reading| {
+                let subject = match reading.subject {
+                    Subject::Paths(paths) => format!("paths {}", paths.join(" ")),
+                    Subject::Socket(path) => format!("socket {path}"),
+                    Subject::Name(host) => format!("name {}", host.unwrap_or_default()),
+                    Subject::Address { host, port } => {
+                        format!(
+                            "address {}:{}",
+                            host.unwrap_or_default(),
+                            port.map_or(String::new(), |port| port.to_string())
+                        )
+                    }
+                    Subject::Call(call) => format!("call {call}"),
+                    Subject::Process(pid) => format!("process {pid}"),
+                    Subject::Privilege(program) => format!("privilege {program}"),
+                    Subject::Limit => "limit".to_owned(),
+                };
+                format!(
+                    "{} {} {}",
+                    reading.errno.unwrap_or("-"),
+                    reading.operation.unwrap_or("?"),
+                    subject
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_path_is_found_where_each_program_puts_it() {
+        each(&[
+            (
+                "bash: line 1: /h/out: Read-only file system",
+                "EROFS ? paths /h/out",
+            ),
+            (
+                "bash: line 1: out.txt: Read-only file system",
+                "EROFS ? paths out.txt",
+            ),
+            (
+                "/bin/sh: 1: cannot create /s/x: Read-only file system",
+                "EROFS create paths /s/x",
+            ),
+            (
+                "zsh:1: read-only file system: /s/zsh",
+                "EROFS ? paths /s/zsh",
+            ),
+            (
+                "touch: cannot touch '/h/t': Permission denied",
+                "EACCES ? paths /h/t",
+            ),
+            (
+                "mkdir: cannot create directory ‘/h/a b’: Read-only file system",
+                "EROFS create paths /h/a b /h/a",
+            ),
+            (
+                "mkdir: das Verzeichnis „build“ kann nicht angelegt werden: Das Dateisystem ist nur lesbar",
+                "EROFS create paths build",
+            ),
+            (
+                "mkdir: impossible de créer le répertoire « build »: Permission non accordée",
+                "EACCES create paths build",
+            ),
+            (
+                "rm: '/h/n'을(를) 제거할 수 없습니다: 읽기전용 파일 시스템",
+                "EROFS remove paths /h/n",
+            ),
+            (
+                "tar: arc: Cannot mkdir: Read-only file system",
+                "EROFS create paths arc",
+            ),
+            (
+                "tar: /s/out.tar：无法 open: 只读文件系统",
+                "EROFS ? paths /s/out.tar",
+            ),
+            (
+                "OSError: [Errno 30] Read-only file system: '/h/p'",
+                "EROFS ? paths /h/p",
+            ),
+            (
+                "OSError: [Errno 30] Read-only file system: 'a' -> '/h/b'",
+                "EROFS ? paths /h/b a",
+            ),
+            (
+                "Error: EROFS: read-only file system, open '/h/n'",
+                "EROFS ? paths /h/n",
+            ),
+            (
+                "{\"errno\":-30,\"code\":\"EROFS\",\"syscall\":\"unlink\",\"path\":\"/s/f\"}",
+                "EROFS remove paths /s/f",
+            ),
+            (
+                "-e:1:in `write': Read-only file system @ rb_sysopen - /h/r (Errno::EROFS)",
+                "EROFS write paths /h/r write",
+            ),
+            (
+                "error: couldn't create a temp dir: Read-only file system (os error 30) at path \"/s/x\"",
+                "EROFS create paths /s/x",
+            ),
+            (
+                "open out.txt: read-only file system",
+                "EROFS ? paths out.txt",
+            ),
+            (
+                "go: creating work dir: mkdir /t/b: read-only file system",
+                "EROFS create paths /t/b",
+            ),
+            (
+                "Exception in thread \"main\" java.nio.file.FileSystemException: out.txt: Read-only file system",
+                "EROFS ? paths out.txt",
+            ),
+            (
+                "java.nio.file.AccessDeniedException: /h/j.txt",
+                "EACCES ? paths /h/j.txt",
+            ),
+            (
+                "PHP Warning:  file_put_contents(/h/p): Failed to open stream: Read-only file system in x on line 1",
+                "EROFS ? paths /h/p",
+            ),
+            (
+                "lua5.4: (command line):1: /h/l: Read-only file system",
+                "EROFS ? paths /h/l",
+            ),
+            (
+                "Can't do inplace edit on /h/n: Cannot make temp name: Read-only file system.",
+                "EROFS ? paths /h/n",
+            ),
+            (
+                "rsync: [Receiver] mkdir \"/h/rs\" failed: Read-only file system (30)",
+                "EROFS create paths /h/rs",
+            ),
+            (
+                "E: Could not open lock file /v/lock - open (13: Permission denied)",
+                "EACCES ? paths /v/lock",
+            ),
+            (
+                "/usr/bin/ld: cannot open output file /h/main: Permission denied",
+                "EACCES ? paths /h/main",
+            ),
+            (
+                "error: could not lock config file .git/config: Read-only file system",
+                "EROFS ? paths .git/config.lock",
+            ),
+            (
+                "error: could not write config file .git/config: Device or resource busy",
+                "EBUSY write paths .git/config",
+            ),
+            (
+                "fatal: cannot lock ref 'refs/heads/b': Unable to create '/p/b.lock': Read-only file system",
+                "EROFS create paths /p/b.lock",
+            ),
+            (
+                "fatal: cannot mkdir sub: Read-only file system",
+                "EROFS create paths sub",
+            ),
+            ("/h/w.txt: Read-only file system", "EROFS ? paths /h/w.txt"),
+            (
+                "ln: failed to create hard link 'n' => '/h/o': Invalid cross-device link",
+                "EXDEV link paths n /h/o",
+            ),
+            (
+                "Cannot create temporary file in ./: Read-only file system",
+                "EROFS create paths ./",
+            ),
+            (
+                "Error: unable to open database \"/h/a.db\": unable to open database file",
+                "- write paths /h/a.db",
+            ),
+            ("curl: (37) Couldn't open file /h/x", "- read paths /h/x"),
+            (
+                "find: cannot delete ‘/s/f’: Read-only file system",
+                "EROFS remove paths /s/f",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn the_path_is_found_on_the_lines_around() {
+        for (text, expected) in [
+            (
+                "error: failed to write x\n\nCaused by:\n  failed to open: /w/Cargo.lock\n\nCaused by:\n  Read-only file system (os error 30)",
+                "EROFS ? paths /w/Cargo.lock",
+            ),
+            (
+                "checkdir:  cannot create extraction directory: /h/uz\n           Read-only file system",
+                "EROFS ? paths /h/uz",
+            ),
+            (
+                "npm error code EACCES\nnpm error syscall open\nnpm error path /h/.npmrc\nnpm error errno -13",
+                "EACCES ? paths /h/.npmrc",
+            ),
+            (
+                "  errno: -30,\n  code: 'EROFS',\n  syscall: 'mkdir',\n  path: '/s/nd'\n}",
+                "EROFS create paths /s/nd",
+            ),
+        ] {
+            assert!(
+                told(text).contains(&expected.to_owned()),
+                "{text}: {:?}",
+                told(text)
+            );
+        }
+    }
+
+    #[test]
+    fn failures_of_the_network_are_told_with_their_address() {
+        each(&[
+            (
+                "curl: (6) Could not resolve host: web.test",
+                "EAI_AGAIN resolve name web.test",
+            ),
+            (
+                "ssh: Could not resolve hostname web.test: Temporary failure in name resolution",
+                "EAI_AGAIN resolve name web.test",
+            ),
+            (
+                "wget: unable to resolve host address ‘web.test’",
+                "EAI_AGAIN resolve name web.test",
+            ),
+            (
+                "wget: bad address 'web.test'",
+                "EAI_AGAIN resolve name web.test",
+            ),
+            (
+                "ping: web.test: Name or service not known",
+                "EAI_NONAME resolve name web.test",
+            ),
+            (
+                "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+                "EAI_AGAIN resolve name ",
+            ),
+            (
+                "Error: getaddrinfo EAI_AGAIN web.test",
+                "EAI_AGAIN resolve name web.test",
+            ),
+            (
+                "Get \"http://web.test/\": dial tcp: lookup web.test on 192.0.2.1:53: dial udp 192.0.2.1:53: connect: network is unreachable",
+                "ENETUNREACH resolve name web.test",
+            ),
+            (
+                "Exception in thread \"main\" java.net.UnknownHostException: web.test",
+                "EAI_AGAIN resolve name web.test",
+            ),
+            (
+                ";; UDP setup with 192.0.2.1#53(192.0.2.1) for web.test failed: network unreachable.",
+                "ENETUNREACH resolve name web.test",
+            ),
+            (
+                "curl: (7) Failed to connect to 192.0.2.1 port 80 after 0 ms: Couldn't connect to server",
+                "- connect address 192.0.2.1:80",
+            ),
+            (
+                "ssh: connect to host 192.0.2.1 port 22: Network is unreachable",
+                "ENETUNREACH connect address 192.0.2.1:22",
+            ),
+            (
+                "Error: connect ECONNREFUSED 127.0.0.1:8080",
+                "ECONNREFUSED connect address 127.0.0.1:8080",
+            ),
+            (
+                "psql: error: connection to server at \"127.0.0.1\", port 5432 failed: Connection refused",
+                "ECONNREFUSED connect address 127.0.0.1:5432",
+            ),
+            (
+                "bash: line 1: /dev/tcp/127.0.0.1/80: Connection refused",
+                "ECONNREFUSED connect address 127.0.0.1:80",
+            ),
+            (
+                "OSError: [Errno 101] Network is unreachable",
+                "ENETUNREACH connect address :",
+            ),
+            (
+                "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is it running?",
+                "- connect socket /var/run/docker.sock",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn privileges_calls_processes_and_limits_are_told_apart() {
+        each(&[
+            (
+                "sudo: The \"no new privileges\" flag is set, which prevents sudo from running as root.",
+                "EPERM gain privilege privilege sudo",
+            ),
+            (
+                "sudo: effective uid is not 0, is /usr/bin/sudo on a file system with the 'nosuid' option set?",
+                "EPERM gain privilege privilege sudo",
+            ),
+            (
+                "su: cannot set groups: Operation not permitted",
+                "EPERM gain privilege privilege su",
+            ),
+            (
+                "unshare: unshare failed: Operation not permitted",
+                "EPERM create namespace call unshare",
+            ),
+            (
+                "strace: ptrace(PTRACE_TRACEME, ...): Operation not permitted",
+                "EPERM call call ptrace",
+            ),
+            (
+                "bash: line 1: kill: (17553) - No such process",
+                "ESRCH signal process 17553",
+            ),
+            (
+                "bash: fork: retry: Resource temporarily unavailable",
+                "EAGAIN exceed limit limit",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn words_without_a_path_an_address_or_a_call_are_no_reading() {
+        for text in [
+            "Permission denied",
+            "expects EACCES: permission denied",
+            "test 3: locked -> Permission denied (expected)",
+            "error: Read-only file system (simulated)",
+            "  # got: Operation not permitted (as expected)",
+            "remote: 403 Forbidden: permission denied for this token",
+            "seccomp landlock sandbox",
+            "ModuleNotFoundError: No module named 'x'",
+            "ls: cannot access it, sadly",
+            "[12:00:02] install: cannot create /usr/lib/demo: Permission denied",
+            "< touch: cannot touch '/h/t': Read-only file system",
+            "+ echo '/h/t: Read-only file system'",
+        ] {
+            assert_eq!(told(text), Vec::<String>::new(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_warning_is_marked_and_an_error_is_not() {
+        let warned = |text: &str| read(text.as_bytes())[0].warned;
+        assert!(warned(
+            "warning: cache dir /h/c unusable: Read-only file system"
+        ));
+        assert!(!warned(
+            "error: cache dir /h/c unusable: Read-only file system"
+        ));
+    }
 }

@@ -4,12 +4,15 @@
 //! command run a program (`core.fsmonitor`, filters, pagers). Everything that a repository says is a
 //! claim: it is read with a cap, and only ever used to protect more, unless both ends of a link agree.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::paths;
+use super::paths::{self, Stamp};
 
 /// What stands at `.git` in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +99,36 @@ pub fn sensitive_paths(git_dir: &Path) -> Vec<PathBuf> {
 
 /// Folders below `root` that are repositories of their own: the submodules that `.gitmodules` lists,
 /// and what a bounded look at the first two levels finds. Never more than [`NESTED_AT_MOST`].
+///
+/// The look is remembered for some seconds while `root` itself is unchanged, since it is made before every
+/// command and a large workspace doesn't change by itself.
 pub fn nested_repositories(root: &Path) -> Vec<PathBuf> {
+    type Known = HashMap<PathBuf, ([Option<Stamp>; 2], Instant, Vec<PathBuf>)>;
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    let stamp = |path: &Path| fs::symlink_metadata(path).ok().map(|meta| Stamp::of(&meta));
+    let stamps = [stamp(root), stamp(&root.join(".gitmodules"))];
+    // Each entry is whole by itself, so a panic elsewhere leaves nothing broken.
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((then, when, found)) = known().get(root)
+        && *then == stamps
+        && when.elapsed() < LOOK_LASTS
+    {
+        return found.clone();
+    }
+    let found = look_for_repositories(root);
+    let mut known = known();
+    if stamps.iter().flatten().all(Stamp::is_settled) {
+        if known.len() >= LOOKS_AT_MOST {
+            known.clear();
+        }
+        known.insert(root.to_owned(), (stamps, Instant::now(), found.clone()));
+    } else {
+        known.remove(root);
+    }
+    found
+}
+
+fn look_for_repositories(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut level = vec![root.to_owned()];
     let mut budget = FOLDERS_AT_MOST;
@@ -160,6 +192,12 @@ pub fn config(file: &Path) -> Config {
 
 /// How many nested repositories are looked after.
 pub const NESTED_AT_MOST: usize = 32;
+
+/// How long a look for nested repositories is remembered.
+const LOOK_LASTS: Duration = Duration::from_secs(5);
+
+/// How many roots' nested repositories are remembered.
+const LOOKS_AT_MOST: usize = 1024;
 
 /// How many levels below a root are looked at for nested repositories.
 const NESTED_DEPTH: usize = 2;

@@ -3,11 +3,15 @@
 //! Rule: a path says which links it went through, because a link inside a writable root is something
 //! that a command could have made.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +72,180 @@ pub fn resolve(path: &Path) -> io::Result<Resolved> {
     }
     Ok(found)
 }
+
+/// Looks up many paths at one moment: what several have in common is looked up once, and what was missing
+/// from a folder before isn't looked up again while the folder is unchanged.
+#[derive(Debug, Default)]
+pub struct Lookup {
+    seen: HashMap<OsString, Rc<Entry>>,
+}
+
+/// Something that was looked up.
+#[derive(Debug)]
+pub struct Entry {
+    /// Where the path leads.
+    pub found: Resolved,
+    /// The state of the folder, where it is one and was reached without a link of its own.
+    stamp: Option<Stamp>,
+}
+
+/// What is at a path.
+#[derive(Debug)]
+pub enum Probe {
+    /// Something, or a link that leads nowhere.
+    Found(Rc<Entry>),
+    /// Nothing of that name in this folder, which may itself be missing.
+    Missing(Rc<Entry>),
+}
+
+impl Lookup {
+    /// As [`resolve`].
+    ///
+    /// # Errors
+    /// As [`resolve`].
+    pub fn resolve(&mut self, path: &Path) -> io::Result<Resolved> {
+        Ok(match self.probe(path)? {
+            Probe::Found(entry) => entry.found.clone(),
+            Probe::Missing(folder) => below(&folder.found, path),
+        })
+    }
+
+    /// As [`existing`].
+    pub fn existing(&mut self, path: &Path) -> Option<PathBuf> {
+        match self.probe(path) {
+            Ok(Probe::Found(entry)) if entry.found.exists => Some(entry.found.path.clone()),
+            Ok(Probe::Found(_) | Probe::Missing(_)) | Err(_) => None,
+        }
+    }
+
+    /// What is at an absolute path: cheaper than [`Lookup::resolve`] where there is nothing.
+    ///
+    /// # Errors
+    /// As [`resolve`].
+    pub fn probe(&mut self, path: &Path) -> io::Result<Probe> {
+        if let Some(entry) = self.seen.get(path.as_os_str()) {
+            return Ok(Probe::Found(entry.clone()));
+        }
+        let entry = match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => {
+                let folder = match self.probe(parent)? {
+                    Probe::Found(folder) => folder,
+                    Probe::Missing(above) => {
+                        let found = below(&above.found, parent);
+                        return Ok(Probe::Missing(self.keep(parent, found, None)));
+                    }
+                };
+                let known = |stamp| absences().knows(stamp, name);
+                if !folder.found.exists || folder.stamp.is_some_and(known) {
+                    return Ok(Probe::Missing(folder));
+                }
+                let next = folder.found.path.join(name);
+                match fs::symlink_metadata(&next) {
+                    Ok(meta) if meta.is_symlink() => self.keep(path, resolve(path)?, None),
+                    Ok(meta) => {
+                        let found = Resolved {
+                            path: next,
+                            links: folder.found.links.clone(),
+                            exists: true,
+                        };
+                        let stamp = meta.is_dir().then(|| Stamp::of(&meta));
+                        self.keep(path, found, stamp)
+                    }
+                    Err(error) if is_missing(&error) => {
+                        if let Some(stamp) = folder.stamp {
+                            absences().learn(stamp, name);
+                        }
+                        return Ok(Probe::Missing(folder));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            _ => self.keep(path, resolve(path)?, None),
+        };
+        Ok(Probe::Found(entry))
+    }
+
+    fn keep(&mut self, path: &Path, found: Resolved, stamp: Option<Stamp>) -> Rc<Entry> {
+        let entry = Rc::new(Entry { found, stamp });
+        self.seen.insert(path.into(), entry.clone());
+        entry
+    }
+}
+
+/// The missing last name of `path` in the folder that the rest of it leads to.
+fn below(folder: &Resolved, path: &Path) -> Resolved {
+    Resolved {
+        path: folder.path.join(path.file_name().unwrap_or_default()),
+        links: folder.links.clone(),
+        exists: false,
+    }
+}
+
+/// A file or folder at one state of its content: a name that comes or goes changes a folder's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// The state that `meta` tells.
+    pub fn of(meta: &Metadata) -> Stamp {
+        Stamp {
+            device: meta.dev(),
+            inode: meta.ino(),
+            size: meta.size(),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+
+    /// Whether the last change is long enough ago that a further one can't have the same time, however
+    /// coarse the file system's clock is.
+    pub fn is_settled(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.is_ok_and(|now| now.as_secs() > self.changed.0.unsigned_abs().saturating_add(2))
+    }
+}
+
+/// Names that weren't in a folder while it had this stamp.
+#[derive(Debug, Default)]
+struct Absences {
+    folders: HashMap<Stamp, HashSet<OsString>>,
+}
+
+impl Absences {
+    fn knows(&self, folder: Stamp, name: &OsStr) -> bool {
+        let names = self.folders.get(&folder);
+        names.is_some_and(|names| names.contains(name))
+    }
+
+    fn learn(&mut self, folder: Stamp, name: &OsStr) {
+        if !folder.is_settled() {
+            return;
+        }
+        if self.folders.len() >= FOLDERS_AT_MOST && !self.folders.contains_key(&folder) {
+            self.folders.clear();
+        }
+        let names = self.folders.entry(folder).or_default();
+        if names.len() < NAMES_AT_MOST {
+            names.insert(name.to_owned());
+        }
+    }
+}
+
+fn absences() -> MutexGuard<'static, Absences> {
+    static KNOWN: LazyLock<Mutex<Absences>> = LazyLock::new(Mutex::default);
+    // Each entry is whole by itself, so a panic elsewhere leaves nothing broken.
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many folders are remembered.
+const FOLDERS_AT_MOST: usize = 1024;
+
+/// How many missing names of one folder are remembered.
+const NAMES_AT_MOST: usize = 512;
 
 /// The canonical path of something that exists and can be looked up.
 pub fn existing(path: &Path) -> Option<PathBuf> {
@@ -155,6 +333,52 @@ mod tests {
         );
         assert_eq!(existing(&top.join("two")), Some(top.join("real/deep")));
         assert_eq!(existing(&top.join("three")), None);
+    }
+
+    #[test]
+    fn looking_up_many_paths_answers_as_looking_up_each() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = fs::canonicalize(scratch.path()).unwrap();
+        fs::create_dir_all(top.join("real/deep")).unwrap();
+        fs::write(top.join("file"), "").unwrap();
+        symlink("real", top.join("one")).unwrap();
+        symlink("loop", top.join("loop")).unwrap();
+        let mut lookup = Lookup::default();
+        for name in [
+            "real",
+            "one/deep",
+            "one/none/x",
+            "one",
+            "one/..",
+            "one/../file",
+            "file/below",
+            "none/a",
+            "none/b",
+            "./real/",
+            "loop/x",
+            "real/deep",
+        ] {
+            let path = top.join(name);
+            let both = [lookup.resolve(&path), resolve(&path)];
+            let [many, each] = both.map(|found| found.map_err(|error| error.raw_os_error()));
+            assert_eq!(many, each, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_was_missing_is_found_once_it_is_there_even_in_an_old_folder() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = fs::canonicalize(scratch.path()).unwrap();
+        let exists = |name: &str| Lookup::default().existing(&top.join(name)).is_some();
+        let stamp = || Stamp::of(&fs::symlink_metadata(&top).unwrap());
+        while !stamp().is_settled() {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        assert!(!exists("name"));
+        assert!(absences().knows(stamp(), OsStr::new("name")));
+        assert!(!exists("name"));
+        fs::write(top.join("name"), "").unwrap();
+        assert!(exists("name"));
     }
 
     #[test]

@@ -13,12 +13,16 @@ use seccompiler::{
 use super::PlanError;
 use crate::policy::{Policy, calls};
 
-/// Which sockets may be made.
+/// What the arguments of calls may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sockets {
+pub struct Arguments {
+    /// User and group, where they are the only ones in the user namespace: a change of owner to another
+    /// fails as it does outside, with EPERM, and not with the EINVAL of an unmapped id, which
+    /// fakeroot(1) and tar(1) don't expect.
+    pub only_ids: Option<(u32, u32)>,
     /// Stream and sequenced-packet UNIX sockets; their `connect` is supervised.
     pub unix: bool,
-    /// IPv4 and IPv6.
+    /// IPv4 and IPv6 sockets.
     pub inet: bool,
 }
 
@@ -42,10 +46,10 @@ const NAMESPACES: [libc::c_int; 8] = [
 ///
 /// # Errors
 /// The policy names a call that has no number here.
-pub fn refusals(policy: &Policy, sockets: Sockets) -> Result<Vec<Vec<u64>>, PlanError> {
+pub fn refusals(policy: &Policy, allowed: Arguments) -> Result<Vec<Vec<u64>>, PlanError> {
     let mut by_errno: BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
     let permission = by_errno.entry(libc::EPERM.unsigned_abs()).or_default();
-    for (call, rules) in by_argument(sockets)? {
+    for (call, rules) in by_argument(allowed)? {
         permission.insert(call, rules);
     }
     for group in &policy.refused_calls {
@@ -102,7 +106,7 @@ pub fn supervision() -> Vec<u64> {
     ]
 }
 
-fn by_argument(sockets: Sockets) -> Result<BTreeMap<i64, Vec<SeccompRule>>, PlanError> {
+fn by_argument(allowed: Arguments) -> Result<BTreeMap<i64, Vec<SeccompRule>>, PlanError> {
     let condition = |at: u8, op: Is, value: u64| {
         SeccompCondition::new(at, Width::Dword, op, value)
             .map_err(|error| PlanError::Filter(error.to_string()))
@@ -146,20 +150,41 @@ fn by_argument(sockets: Sockets) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Plan
         is(0, libc::AF_NETLINK)?,
         is_not(2, libc::NETLINK_ROUTE)?,
     ])?);
-    if !sockets.unix {
+    if !allowed.unix {
         socket.push(rule(vec![is(0, libc::AF_UNIX)?])?);
     }
-    if !sockets.inet {
+    if !allowed.inet {
         socket.push(rule(vec![is(0, libc::AF_INET)?])?);
         socket.push(rule(vec![is(0, libc::AF_INET6)?])?);
     }
-    Ok(BTreeMap::from([
+    let mut owner = BTreeMap::new();
+    if let Some((user, group)) = allowed.only_ids {
+        const KEEP: u64 = 0xffff_ffff;
+        let other = |at: u8, own: u32| {
+            let own = condition(at, Is::Ne, u64::from(own))?;
+            rule(vec![own, condition(at, Is::Ne, KEEP)?])
+        };
+        #[cfg(target_arch = "x86_64")]
+        let calls = [
+            (libc::SYS_chown, 1),
+            (libc::SYS_lchown, 1),
+            (libc::SYS_fchown, 1),
+            (libc::SYS_fchownat, 2),
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let calls = [(libc::SYS_fchown, 1), (libc::SYS_fchownat, 2)];
+        for (call, at) in calls {
+            owner.insert(call, vec![other(at, user)?, other(at + 1, group)?]);
+        }
+    }
+    owner.extend(BTreeMap::from([
         (libc::SYS_clone, clone),
         (libc::SYS_unshare, unshare),
         (libc::SYS_ioctl, ioctl),
         (libc::SYS_socket, socket),
         (libc::SYS_socketpair, datagram_pair),
-    ]))
+    ]));
+    Ok(owner)
 }
 
 /// seccompiler kills a process that calls through a foreign architecture; here such a call fails.

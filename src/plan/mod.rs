@@ -243,7 +243,8 @@ pub fn plan(
     let supervised = facts.listener.is_assumed();
     let filters = filters::refusals(
         policy,
-        filters::Sockets {
+        filters::Arguments {
+            only_ids: (namespaces && facts.uid != 0).then_some((facts.uid, facts.gid)),
             unix: supervised,
             inet: own_network || policy.network == Network::Host,
         },

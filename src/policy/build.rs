@@ -3,16 +3,19 @@
 //! Rule: this runs before every command, so it looks at names that it knows and never walks a tree; and
 //! what a command could have made (a link, a file in a writable root) never widens anything.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::profile::{self, Setting, Settings, WORKSPACE_FILE};
 use super::{Environment, Network, Origin, Place, Policy, Require};
 use crate::host::git::{self, DotGit};
-use crate::host::{home, paths};
+use crate::host::home;
+use crate::host::paths::{self, Lookup, Probe};
 use crate::mode::Mode;
 use crate::outcome::{NeverRan, NeverRanCode};
 
@@ -67,7 +70,7 @@ pub struct Built {
     /// What a command may touch.
     pub policy: Policy,
     /// The profiles' lines behind it.
-    pub settings: Settings,
+    pub settings: Arc<Settings>,
     /// For the person who started the command, a sentence each.
     pub warnings: Vec<String>,
 }
@@ -108,7 +111,9 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
         links: Vec::new(),
         pinned: Vec::new(),
         hidden: Vec::new(),
+        git_dirs: Vec::new(),
         warnings,
+        lookup: RefCell::default(),
     };
     if request.mode == Mode::WorkspaceWrite {
         builder.add_roots(request, workspace, &settings)?;
@@ -159,7 +164,7 @@ fn settings(
     user_files: &[PathBuf],
     workspace: &Path,
     warnings: &mut Vec<String>,
-) -> Result<Settings, NeverRan> {
+) -> Result<Arc<Settings>, NeverRan> {
     let user = user_files
         .iter()
         .map(|file| profile::load(file))
@@ -168,6 +173,14 @@ fn settings(
     let own = match fs::symlink_metadata(&own_file) {
         Err(error) if paths::is_missing(&error) => None,
         _ if !request.mode.is_confined() => None,
+        // A command could let it lead to a secret and read the error text.
+        Ok(meta) if meta.is_symlink() => {
+            return Err(NeverRan::refused(
+                NeverRanCode::InvalidProfile,
+                format!("{own_file:?} is a symbolic link"),
+                "make it a regular file, or name the profile with --profile",
+            ));
+        }
         _ => Some(profile::load(&own_file)?),
     };
     let arguments = profile::Arguments {
@@ -223,7 +236,11 @@ struct Builder {
     links: Vec<Place>,
     pinned: Vec<Place>,
     hidden: Vec<Place>,
+    /// Git directories that are looked after, each for a folder that it serves.
+    git_dirs: Vec<(PathBuf, PathBuf)>,
     warnings: Vec<String>,
+    /// What was looked up so far: a policy is about one moment.
+    lookup: RefCell<Lookup>,
 }
 
 /// A path that the caller or a profile named, and where it leads.
@@ -281,9 +298,7 @@ impl Builder {
 
     fn refuse_profiles_behind_links(&self, files: &[PathBuf]) -> Result<(), NeverRan> {
         for file in files {
-            let links = paths::resolve(file)
-                .map(|found| found.links)
-                .unwrap_or_default();
+            let links = self.links_of(file);
             if let Some(link) = links.iter().find(|link| self.root_above(link).is_some()) {
                 return Err(behind_link(&Origin::Argument, "profile", file, link));
             }
@@ -381,7 +396,8 @@ impl Builder {
         match git::dot_git(top) {
             DotGit::Nothing => self.protect(&dot_git, &Origin::Builtin),
             DotGit::Folder(git_dir) => {
-                self.watch_links(&dot_git);
+                let links = self.links_of(&dot_git);
+                self.watch(&links, &Origin::Builtin);
                 self.protect_git_dir(&git_dir, top);
             }
             DotGit::Pointer(pointer) => {
@@ -395,13 +411,11 @@ impl Builder {
     }
 
     fn protect_git_dir(&mut self, git_dir: &Path, top: &Path) {
-        if !self
-            .roots
-            .iter()
-            .any(|root| git_dir.starts_with(&root.path))
-        {
+        let key = (git_dir.to_owned(), top.to_owned());
+        if !self.is_reachable(git_dir) || self.git_dirs.contains(&key) {
             return;
         }
+        self.git_dirs.push(key);
         if self.root_above(git_dir).is_some() {
             self.pinned.push(Place {
                 path: git_dir.to_owned(),
@@ -431,7 +445,8 @@ impl Builder {
                 (Ok(rest), Some(home)) => home.join(rest),
                 _ => base.join(path),
             };
-            let whole = paths::existing(&path)
+            let whole = self
+                .existing(&path)
                 .is_some_and(|path| self.roots.iter().any(|root| root.path.starts_with(&path)));
             if whole {
                 self.warnings.push(format!(
@@ -468,42 +483,47 @@ impl Builder {
     /// Protects one path, if it lies below a root: itself where it exists, what it leads to where it is
     /// a link, and its absence where there is nothing.
     fn protect(&mut self, path: &Path, origin: &Origin) {
-        self.watch_links_of(path, origin);
         // What the caller can't look up, a command can't either.
-        let Ok(found) = paths::resolve(path) else {
+        let probe = self.lookup.borrow_mut().probe(path);
+        let Ok(Probe::Found(entry) | Probe::Missing(entry)) = &probe else {
             return;
         };
-        let at_root = self.roots.iter().any(|root| root.path == found.path);
-        if self.root_above(&found.path).is_none() && !at_root {
+        self.watch(&entry.found.links, origin);
+        if !self.is_reachable(&entry.found.path) {
             return;
         }
-        let list = if found.exists {
-            &mut self.protected
-        } else {
-            &mut self.absent
-        };
-        list.push(Place {
-            path: found.path,
+        let place = |path: PathBuf| Place {
+            path,
             origin: origin.clone(),
-        });
+        };
+        match probe {
+            Ok(Probe::Found(entry)) if entry.found.exists => {
+                self.protected.push(place(entry.found.path.clone()));
+            }
+            Ok(Probe::Found(entry)) => self.absent.push(place(entry.found.path.clone())),
+            Ok(Probe::Missing(folder)) => {
+                let name = path.file_name().unwrap_or_default();
+                self.absent.push(place(folder.found.path.join(name)));
+            }
+            Err(_) => {}
+        }
     }
 
-    fn watch_links(&mut self, path: &Path) {
-        self.watch_links_of(path, &Origin::Builtin);
-    }
-
-    fn watch_links_of(&mut self, path: &Path, origin: &Origin) {
-        let links = paths::resolve(path)
-            .map(|found| found.links)
-            .unwrap_or_default();
+    /// Watches the links below roots: a mount can't hold them.
+    fn watch(&mut self, links: &[PathBuf], origin: &Origin) {
         for path in links {
-            if self.root_above(&path).is_some() {
+            if self.root_above(path).is_some() {
                 self.links.push(Place {
-                    path,
+                    path: path.clone(),
                     origin: origin.clone(),
                 });
             }
         }
+    }
+
+    /// Whether a path is a root or lies below one.
+    fn is_reachable(&self, path: &Path) -> bool {
+        self.roots.iter().any(|root| path.starts_with(&root.path))
     }
 
     /// Every folder between a root and a protected path: renaming one away would free the name.
@@ -525,7 +545,7 @@ impl Builder {
     fn hide(&mut self, request: &PolicyRequest<'_>, settings: &Settings) -> Result<(), NeverRan> {
         for setting in &settings.hidden {
             for path in self.absolute(setting)? {
-                let Some(path) = paths::existing(&path) else {
+                let Some(path) = self.existing(&path) else {
                     continue;
                 };
                 if let Some(reason) = needed_by_all(&path) {
@@ -548,10 +568,10 @@ impl Builder {
         for setting in &settings.hidden_variables {
             let value = (request.variable)(&setting.value).unwrap_or_default();
             for path in paths_in(&value) {
-                let Some(path) = paths::existing(&path) else {
+                let Some(path) = self.existing(&path) else {
                     continue;
                 };
-                let mut kept = self.homes.iter().filter_map(|home| paths::existing(home));
+                let mut kept = self.homes.iter().filter_map(|home| self.existing(home));
                 let holds_more = kept.any(|home| home.starts_with(&path))
                     || self.workspace.starts_with(&path)
                     || self.roots.iter().any(|root| root.path.starts_with(&path))
@@ -586,7 +606,7 @@ impl Builder {
                     "remove it: only /run is private, everything else is visible unless it is hidden",
                 ));
             }
-            let Some(target) = paths::existing(&path) else {
+            let Some(target) = self.existing(&path) else {
                 continue;
             };
             let path = if target.starts_with("/run") {
@@ -623,6 +643,15 @@ impl Builder {
             ));
         }
         Ok(places)
+    }
+
+    fn existing(&self, path: &Path) -> Option<PathBuf> {
+        self.lookup.borrow_mut().existing(path)
+    }
+
+    fn links_of(&self, path: &Path) -> Vec<PathBuf> {
+        let found = self.lookup.borrow_mut().resolve(path);
+        found.map(|found| found.links).unwrap_or_default()
     }
 
     /// The deepest root strictly above a path.

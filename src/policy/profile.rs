@@ -7,15 +7,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Limits, Network, Origin, RefusedCalls, Require, calls};
-use crate::host::paths;
+use crate::host::paths::{self, Stamp};
 use crate::mode::Mode;
 use crate::outcome::{NeverRan, NeverRanCode};
 
@@ -114,6 +113,24 @@ pub fn settle(
     user: &[Arc<Profile>],
     arguments: Arguments,
     workspace: Option<&Profile>,
+) -> Result<Arc<Settings>, NeverRan> {
+    static BUILTIN_ALONE: [OnceLock<Arc<Settings>>; 3] = [const { OnceLock::new() }; 3];
+    let alone = &BUILTIN_ALONE[mode as usize];
+    if !user.is_empty() || arguments != Arguments::default() || workspace.is_some() {
+        return add_up(mode, user, arguments, workspace).map(Arc::new);
+    }
+    if let Some(settings) = alone.get() {
+        return Ok(settings.clone());
+    }
+    let settings = Arc::new(add_up(mode, user, arguments, workspace)?);
+    Ok(alone.get_or_init(|| settings).clone())
+}
+
+fn add_up(
+    mode: Mode,
+    user: &[Arc<Profile>],
+    arguments: Arguments,
+    workspace: Option<&Profile>,
 ) -> Result<Settings, NeverRan> {
     let builtin = |at: usize| &BUILTIN[at].1;
     // Workspace-write is read-only with writable roots, so it starts from the same file.
@@ -145,20 +162,20 @@ pub fn settle(
         ignored: Vec::new(),
     };
     for layer in layers {
-        add(&mut settings, layer.as_ref().map_err(Clone::clone)?)?;
+        add(&mut settings, mode, layer.as_ref().map_err(Clone::clone)?)?;
     }
     for layer in user {
-        add(&mut settings, layer)?;
+        add(&mut settings, mode, layer)?;
     }
     let argument = Profile {
         network: arguments.network.map(from_argument),
         require: arguments.require.map(from_argument),
         ..Profile::default()
     };
-    add(&mut settings, &argument)?;
+    add(&mut settings, mode, &argument)?;
     if let Some(layer) = workspace {
         let (tightening, ignored) = tightening_part(layer, &settings);
-        add(&mut settings, &tightening)?;
+        add(&mut settings, mode, &tightening)?;
         settings.ignored = ignored;
     }
     Ok(settings)
@@ -178,12 +195,7 @@ pub fn load(file: &Path) -> Result<Arc<Profile>, NeverRan> {
         )
     };
     let meta = fs::metadata(file).map_err(|error| unreadable(&error))?;
-    let stamp = (
-        meta.dev(),
-        meta.ino(),
-        meta.size(),
-        (meta.ctime(), meta.ctime_nsec()),
-    );
+    let stamp = Stamp::of(&meta);
     // A map of parsed profiles is whole after a panic elsewhere.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((seen, profile)) = known.get(file)
@@ -197,7 +209,9 @@ pub fn load(file: &Path) -> Result<Arc<Profile>, NeverRan> {
     if known.len() == FILES_KNOWN_AT_MOST {
         known.clear();
     }
-    known.insert(file.to_owned(), (stamp, profile.clone()));
+    if stamp.is_settled() {
+        known.insert(file.to_owned(), (stamp, profile.clone()));
+    }
     Ok(profile)
 }
 
@@ -231,8 +245,6 @@ pub const BUILTIN_TEXTS: [(&str, &str); 3] = [
         include_str!("../../sandbox-profiles/danger-full-access.toml"),
     ),
 ];
-
-type Stamp = (u64, u64, u64, (i64, i64));
 
 type Builtin = (&'static str, Result<Profile, NeverRan>);
 
@@ -555,16 +567,23 @@ fn from_argument<T>(value: T) -> Setting<T> {
     }
 }
 
-/// Lays a profile over what stands: lists add, single values replace.
-fn add(settings: &mut Settings, layer: &Profile) -> Result<(), NeverRan> {
-    for (names, key, standing) in [
-        (&layer.unhide, "hidden", &mut settings.hidden),
-        (&layer.unprotect, "protected", &mut settings.protected),
+/// Lays a profile over what stands: lists add, single values replace. One profile serves several modes, so
+/// what it takes away needs to stand only in a mode that has such a list.
+fn add(settings: &mut Settings, mode: Mode, layer: &Profile) -> Result<(), NeverRan> {
+    let (confined, writing) = (mode.is_confined(), mode == Mode::WorkspaceWrite);
+    for (names, key, must_stand, standing) in [
+        (&layer.unhide, "hidden", confined, &mut settings.hidden),
+        (
+            &layer.unprotect,
+            "protected",
+            writing,
+            &mut settings.protected,
+        ),
     ] {
         for name in names {
             let before = standing.len();
             standing.retain(|place| !same_name(&place.value, &name.value));
-            if standing.len() == before {
+            if must_stand && standing.len() == before {
                 return Err(wrong(
                     &name.origin,
                     format!("nothing of that name is {key}: {:?}", name.value),
@@ -582,7 +601,7 @@ fn add(settings: &mut Settings, layer: &Profile) -> Result<(), NeverRan> {
             group.value.calls.retain(|name| *name != call.value);
             found |= group.value.calls.len() != before;
         }
-        if !found {
+        if confined && !found {
             return Err(wrong(
                 &call.origin,
                 format!("{:?} isn't refused", call.value),

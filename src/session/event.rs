@@ -3,6 +3,7 @@
 //! Rule: what isn't known is kept and passed over; only a mode switch that can't be read counts, as
 //! one to the narrowest mode.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -12,10 +13,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::mode::{Mode, ModeSource};
-use crate::outcome;
 
-/// Bytes of one text that an event keeps: a command, a justification, a message.
-pub const MAX_TEXT: usize = 256 * 1024;
+/// Bytes of a command that an event keeps. In JSON a byte may take six, and a line holds 4 MiB.
+pub const MAX_COMMAND: usize = 256 * 1024;
+/// Bytes of any other text that an event keeps: a description, a justification, a message.
+pub const MAX_TEXT: usize = 16 * 1024;
 
 /// The kind of a mode switch, as it stands in the log.
 const SANDBOX_MODE: &str = "bash/sandbox-mode";
@@ -30,7 +32,7 @@ pub struct Event {
     pub what: What,
 }
 
-/// What happened. Texts are cut at 256 KiB with a note of what is missing.
+/// What happened. Long texts are cut, with a note of how much is missing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase")]
 pub enum What {
@@ -54,6 +56,8 @@ pub enum What {
     Resume {
         /// The version of this program.
         version: String,
+        /// The mode that holds from now on, until a switch.
+        default_mode: Mode,
         /// Who serves it now.
         process: Process,
     },
@@ -306,9 +310,10 @@ impl What {
         }
     }
 
-    pub(super) fn resume() -> What {
+    pub(super) fn resume(default_mode: Mode) -> What {
         What::Resume {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            default_mode,
             process: Process::current(),
         }
     }
@@ -355,23 +360,17 @@ impl Event {
 
     /// The event as JSON, as it stands in the log.
     pub fn to_value(&self) -> Value {
-        match &self.what {
-            What::Other { body, .. } => body.clone(),
-            _known => serde_json::to_value(self).unwrap_or(Value::Null),
+        if let What::Other { body, .. } = &self.what {
+            return body.clone();
         }
+        serde_json::to_value(self).unwrap_or(Value::Null)
     }
 
     /// The event's `type`.
     pub fn kind(&self) -> String {
-        match &self.what {
-            What::Other { kind, .. } => kind.clone(),
-            _known => self
-                .to_value()
-                .get("type")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned(),
-        }
+        let value = self.to_value();
+        let kind = value.get("type").and_then(Value::as_str);
+        kind.unwrap_or_default().to_owned()
     }
 }
 
@@ -415,23 +414,66 @@ pub fn fold<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<Mode> {
     folded.mode
 }
 
-/// The text, cut at a character when it is longer than 256 KiB, with a note of how much is missing.
-pub fn clip(text: &str) -> String {
-    if text.len() <= MAX_TEXT {
+/// A background task that has started and not settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The task's id.
+    pub task: String,
+    /// The mode that it runs under.
+    pub mode: Mode,
+    /// The command.
+    pub command: String,
+    /// The process whose task it is; when that is gone, the task is too.
+    pub process: Process,
+}
+
+/// The background tasks that have started and not settled, oldest first. The two events of a task may
+/// stand in either order: a short one settles before its start is written.
+pub fn running<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Running> {
+    let mut started = Vec::new();
+    let mut settled = HashSet::new();
+    for event in events {
+        if let What::TaskStarted {
+            task,
+            mode,
+            command,
+            process,
+            ..
+        } = &event.what
+        {
+            started.push(Running {
+                task: task.clone(),
+                mode: *mode,
+                command: command.clone(),
+                process: *process,
+            });
+        }
+        if let What::TaskSettled { task, process, .. } = &event.what {
+            settled.insert((task.clone(), *process));
+        }
+    }
+    started.retain(|task| !settled.contains(&(task.task.clone(), task.process)));
+    started
+}
+
+/// The text, cut at a character when it is longer than `most` bytes, with a note of how much is
+/// missing.
+pub fn clip(text: &str, most: usize) -> String {
+    if text.len() <= most {
         return text.to_owned();
     }
-    let end = text.floor_char_boundary(MAX_TEXT);
+    let boundary = |end: &usize| text.is_char_boundary(*end);
+    let end = (0..=most).rev().find(boundary).unwrap_or(0);
     format!("{}… ({} bytes more)", &text[..end], text.len() - end)
 }
 
-impl From<outcome::Ended> for Settled {
-    fn from(ended: outcome::Ended) -> Settled {
-        match (ended.exit_code(), ended.signal_name()) {
-            (Some(code), _) => Settled::Exited(code),
-            (None, Some(name)) => Settled::Signalled(name),
-            (None, None) => Settled::Killed,
-        }
+/// The path, unless it is longer than any that the kernel takes (`PATH_MAX`): then its beginning.
+pub fn clip_path(path: &Path) -> PathBuf {
+    let most = 4096;
+    if path.as_os_str().len() <= most {
+        return path.to_owned();
     }
+    PathBuf::from(clip(&path.to_string_lossy(), most))
 }
 
 /// A path as a string when it is UTF-8, else as its bytes: nothing is lost.

@@ -86,6 +86,12 @@ impl Log {
     pub fn append(&mut self, event: &Event) -> io::Result<()> {
         let mut line = serde_json::to_vec(event)?;
         line.push(b'\n');
+        if line.len() > MAX_LINE {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the event is longer than 4 MiB",
+            ));
+        }
         let end = self.file.metadata()?.len();
         if !self.line_begins_at(end)? {
             line.insert(0, b'\n');
@@ -97,6 +103,11 @@ impl Log {
             self.write_once(&line)?;
         }
         Ok(())
+    }
+
+    /// Waits until what was appended is on disk.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
     }
 
     /// One `write`; returns where it landed.
@@ -129,11 +140,15 @@ impl Log {
     /// Hands each complete line that hasn't been read yet to `each`. An unfinished last line stays
     /// unread: its writer may still be at it.
     pub fn read_new(&mut self, each: &mut dyn FnMut(Read)) -> io::Result<()> {
-        if self.file.metadata()?.len() < self.next {
+        let length = self.file.metadata()?.len();
+        if length < self.next {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the log has become shorter; start a new session",
             ));
+        }
+        if length == self.next {
+            return Ok(());
         }
         let mut chunk = vec![0u8; CHUNK];
         let mut line = Line::default();

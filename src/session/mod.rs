@@ -18,13 +18,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 pub use event::{
-    Answered, Call, Ended, Event, Folded, Process, Settled, TaskReport, What, clip, fold,
+    Answered, Call, Ended, Event, Folded, MAX_COMMAND, MAX_TEXT, Process, Running, Settled,
+    TaskReport, What, clip, clip_path, fold, running,
 };
 pub use home::{Home, HomeError};
-pub use log::{MAX_LINE, Read};
 
 use crate::mode::{Mode, ModeSource, effective};
-use log::Log;
+use log::{Log, Read};
 
 /// Notices that a session keeps until they are taken; the oldest go first.
 const MAX_NOTICES: usize = 256;
@@ -127,11 +127,12 @@ impl Session {
         Ok(session)
     }
 
-    /// Takes up the session `id` again, with the mode that its log folds to.
+    /// Takes up the session `id` again, with the mode that its log folds to; without a switch there,
+    /// `default` holds from now on, and is recorded.
     ///
     /// # Errors
     /// The id is none, names no session, or its log can't be read or appended to.
-    pub fn resume(home: &Home, id: &str) -> Result<Session, SessionError> {
+    pub fn resume(home: &Home, id: &str, default: Mode) -> Result<Session, SessionError> {
         let path = home.existing_log(id)?;
         let mut log = Log::open(&path).map_err(file_error("open", &path))?;
         let mut folded = Folded::default();
@@ -139,23 +140,17 @@ impl Session {
         log.read_new(&mut |read| {
             if let Read::Event(event) = read {
                 folded.apply(&event);
-                if let (
-                    None,
-                    What::Start {
-                        cwd, default_mode, ..
-                    },
-                ) = (&start, &event.what)
-                {
-                    start = Some((cwd.clone(), *default_mode));
+                if let (None, What::Start { cwd, .. }) = (&start, &event.what) {
+                    start = Some(cwd.clone());
                 }
             }
         })
         .map_err(file_error("read", &path))?;
-        let Some((cwd, default)) = start else {
+        let Some(cwd) = start else {
             return Err(SessionError::NoStart { path });
         };
         let session = Session::with(id.to_owned(), cwd, default, Store::File { log, folded });
-        session.record(What::resume())?;
+        session.record(What::resume(default))?;
         Ok(session)
     }
 
@@ -199,7 +194,7 @@ impl Session {
         &self.cwd
     }
 
-    /// The mode that it was started with.
+    /// The mode that holds without a switch, as whoever serves it now said.
     pub fn default_mode(&self) -> Mode {
         self.default
     }
@@ -277,7 +272,11 @@ impl Session {
         self.record(What::SandboxMode {
             mode,
             by: by.to_owned(),
-        })
+        })?;
+        match &*self.store() {
+            Store::Memory { .. } => Ok(()),
+            Store::File { log, .. } => sync(log),
+        }
     }
 
     /// All events, oldest first; a session without a file keeps the last 1 024.
@@ -355,6 +354,22 @@ pub fn list(home: &Home) -> Result<Vec<String>, SessionError> {
         .collect())
 }
 
+/// Switches the session `id` to `mode` from outside: exactly one event, on disk when this returns, and
+/// effective with the next call of whoever serves the session. `by` says who.
+///
+/// # Errors
+/// The id is none, names no session, or its log can't be written.
+pub fn switch(home: &Home, id: &str, mode: Mode, by: &str) -> Result<(), SessionError> {
+    let path = home.existing_log(id)?;
+    let mut log = Log::open(&path).map_err(file_error("open", &path))?;
+    let event = Event::now(What::SandboxMode {
+        mode,
+        by: by.to_owned(),
+    });
+    log.append(&event).map_err(file_error("append to", &path))?;
+    sync(&log)
+}
+
 /// All readable events of a log's file, oldest first. Torn and foreign lines are skipped with a
 /// warning.
 ///
@@ -388,6 +403,10 @@ pub fn random_id() -> Result<String, SessionError> {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(|error| SessionError::Random(error.to_string()))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn sync(log: &Log) -> Result<(), SessionError> {
+    log.sync().map_err(file_error("sync", log.path()))
 }
 
 fn file_error<'a>(

@@ -67,7 +67,9 @@ fn ids_are_128_random_bits_and_nothing_else_names_a_file() {
         &"A".repeat(32),
     ] {
         assert_eq!(
-            Session::resume(&home, word).unwrap_err().to_string(),
+            Session::resume(&home, word, WorkspaceWrite)
+                .unwrap_err()
+                .to_string(),
             format!(
                 "\"{word}\" is no session id: use 32 hexadecimal digits as `cofferdam session list` prints them"
             )
@@ -75,7 +77,9 @@ fn ids_are_128_random_bits_and_nothing_else_names_a_file() {
     }
     let unknown = "0".repeat(32);
     assert_eq!(
-        Session::resume(&home, &unknown).unwrap_err().to_string(),
+        Session::resume(&home, &unknown, WorkspaceWrite)
+            .unwrap_err()
+            .to_string(),
         format!(
             "no session \"{unknown}\" below {}; `cofferdam session list` prints those that are there",
             home.sessions().display()
@@ -92,7 +96,7 @@ fn a_log_that_is_a_link_is_not_followed() {
     fs::rename(session.log_path().unwrap(), &elsewhere).unwrap();
     symlink(&elsewhere, session.log_path().unwrap()).unwrap();
     assert!(matches!(
-        Session::resume(&home, session.id()),
+        Session::resume(&home, session.id(), WorkspaceWrite),
         Err(SessionError::Unknown { .. })
     ));
     assert!(log::Log::open(&session.log_path().unwrap()).is_err());
@@ -137,15 +141,54 @@ fn a_session_without_a_file_folds_the_same_and_keeps_a_bounded_past() {
 }
 
 #[test]
-fn a_resumed_session_has_its_id_folder_and_default_even_one_that_is_no_utf8() {
+fn a_resumed_session_has_its_id_and_folder_even_one_that_is_no_utf8_and_a_default_of_today() {
     let (_dir, home) = home();
     let cwd = PathBuf::from(std::ffi::OsString::from_vec(b"/w/\xff\n x".to_vec()));
     let session = Session::create(&home, &cwd, DangerFullAccess).unwrap();
-    let resumed = Session::resume(&home, session.id()).unwrap();
+    let resumed = Session::resume(&home, session.id(), WorkspaceWrite).unwrap();
     assert_eq!(resumed.id(), session.id());
     assert_eq!(resumed.cwd(), cwd);
-    assert_eq!(resumed.default_mode(), DangerFullAccess);
+    assert_eq!(resumed.default_mode(), WorkspaceWrite);
     assert_eq!(kinds(&resumed), ["session/start", "session/resume"]);
+}
+
+#[test]
+fn a_switch_from_outside_is_one_event_and_holds_at_once() {
+    let (_dir, home) = home();
+    let session = create(&home);
+    switch(&home, session.id(), ReadOnly, "ada").unwrap();
+    assert_eq!(session.standing().unwrap().switched, Some(ReadOnly));
+    assert_eq!(kinds(&session), ["session/start", "bash/sandbox-mode"]);
+    assert!(switch(&home, &"0".repeat(32), ReadOnly, "ada").is_err());
+}
+
+#[test]
+fn a_task_runs_until_it_has_settled_in_whichever_order_the_two_are_written() {
+    let process = Process::current();
+    let started = |task: &str| What::TaskStarted {
+        call: "c".to_owned(),
+        task: task.to_owned(),
+        mode: WorkspaceWrite,
+        command: "make".to_owned(),
+        process,
+    };
+    let settled = |task: &str, process| What::TaskSettled {
+        task: task.to_owned(),
+        status: Settled::Exited(0),
+        process,
+    };
+    let another = Process { pid: 1, started: 1 };
+    let log = [
+        settled("bash-1", process),
+        started("bash-1"),
+        started("bash-2"),
+        started("bash-3"),
+        settled("bash-2", process),
+        settled("bash-3", another),
+    ];
+    let events: Vec<Event> = log.into_iter().map(Event::now).collect();
+    let names: Vec<String> = running(&events).into_iter().map(|task| task.task).collect();
+    assert_eq!(names, ["bash-3"]);
 }
 
 #[test]
@@ -158,7 +201,7 @@ fn a_log_without_a_start_is_not_resumed() {
     )
     .unwrap();
     assert_eq!(
-        Session::resume(&home, session.id())
+        Session::resume(&home, session.id(), WorkspaceWrite)
             .unwrap_err()
             .to_string(),
         format!(
@@ -180,7 +223,7 @@ fn a_torn_tail_is_passed_over_and_the_next_event_starts_on_a_fresh_line() {
     assert_eq!(session.standing().unwrap().switched, Some(ReadOnly));
     assert_eq!(kinds(&session), ["session/start", "bash/sandbox-mode"]);
 
-    let resumed = Session::resume(&home, session.id()).unwrap();
+    let resumed = Session::resume(&home, session.id(), WorkspaceWrite).unwrap();
     assert_eq!(resumed.standing().unwrap().switched, Some(ReadOnly));
     assert_eq!(
         kinds(&resumed),
@@ -226,7 +269,7 @@ fn foreign_kinds_are_kept_and_an_unreadable_switch_counts_as_read_only() {
 fn an_overlong_line_costs_bounded_memory_and_nothing_after_it_is_lost() {
     let (_dir, home) = home();
     let session = create(&home);
-    append_raw(&session, &vec![b'x'; MAX_LINE + 10]);
+    append_raw(&session, &vec![b'x'; log::MAX_LINE + 10]);
     session.switch(ReadOnly, "ada").unwrap();
     assert_eq!(session.standing().unwrap().switched, Some(ReadOnly));
     assert_eq!(kinds(&session), ["session/start", "bash/sandbox-mode"]);
@@ -234,15 +277,34 @@ fn an_overlong_line_costs_bounded_memory_and_nothing_after_it_is_lost() {
 
 #[test]
 fn a_long_text_is_cut_at_a_character_with_a_note() {
-    assert_eq!(clip("short"), "short");
-    let long = "é".repeat(200_000);
+    assert_eq!(clip("short", 5), "short");
+    assert_eq!(clip("ééé", 5), "éé… (2 bytes more)");
+    let path = |bytes| PathBuf::from("a".repeat(bytes));
+    assert_eq!(clip_path(&path(4096)), path(4096));
+    let cut = format!("{}… (1 bytes more)", "a".repeat(4096));
+    assert_eq!(clip_path(&path(4097)), PathBuf::from(cut));
+}
+
+#[test]
+fn the_longest_events_fit_a_line_and_a_longer_one_is_refused() {
+    let (_dir, home) = home();
+    let session = create(&home);
+    let worst = |most| clip(&"\u{1}".repeat(MAX_COMMAND + 1), most);
+    let asked = |command: String| What::Asked {
+        call: "c".to_owned(),
+        question: "q".to_owned(),
+        reason: worst(MAX_TEXT),
+        command,
+        workdir: PathBuf::from("/w"),
+        from: ReadOnly,
+        to: WorkspaceWrite,
+    };
+    session.record(asked(worst(MAX_COMMAND))).unwrap();
+    assert!(session.record(asked("x".repeat(log::MAX_LINE))).is_err());
+    session.switch(ReadOnly, "ada").unwrap();
     assert_eq!(
-        clip(&long),
-        format!(
-            "{}… ({} bytes more)",
-            "é".repeat(131_072),
-            400_000 - 262_144
-        )
+        kinds(&session),
+        ["session/start", "approval/asked", "bash/sandbox-mode"]
     );
 }
 
@@ -347,9 +409,11 @@ fn ten_thousand_events_of_eight_writers_survive_one_that_is_killed_in_mid_write(
         .events()
         .unwrap()
         .into_iter()
-        .filter_map(|event| match event.what {
-            What::SandboxMode { by, .. } => Some(by),
-            _other => None,
+        .filter_map(|event| {
+            let What::SandboxMode { by, .. } = event.what else {
+                return None;
+            };
+            Some(by)
         })
         .collect();
     let distinct: HashSet<&String> = kept.iter().collect();
@@ -360,13 +424,53 @@ fn ten_thousand_events_of_eight_writers_survive_one_that_is_killed_in_mid_write(
     );
     assert_eq!(kept.len(), distinct.len(), "and none is there twice");
     assert_eq!(
-        Session::resume(&home, session.id())
+        Session::resume(&home, session.id(), WorkspaceWrite)
             .unwrap()
             .standing()
             .unwrap()
             .switched,
         Some(ReadOnly)
     );
+}
+
+#[test]
+fn an_event_that_lands_behind_a_torn_line_is_written_again_before_it_is_acknowledged() {
+    let (_dir, home) = home();
+    let session = create(&home);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let order = std::sync::atomic::Ordering::SeqCst;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Writers that die in mid-write, one after the other.
+            while !done.load(order) {
+                append_raw(&session, b"{\"at\":1,\"type\":\"bash/san");
+            }
+        });
+        for index in 0..2000 {
+            session.switch_unsynced(&index.to_string());
+        }
+        done.store(true, order);
+    });
+    let by: HashSet<String> = session
+        .events()
+        .unwrap()
+        .into_iter()
+        .filter_map(|event| {
+            let What::SandboxMode { by, .. } = event.what else {
+                return None;
+            };
+            Some(by)
+        })
+        .collect();
+    assert_eq!(by.len(), 2000);
+}
+
+impl Session {
+    fn switch_unsynced(&self, by: &str) {
+        let by = by.to_owned();
+        self.record(What::SandboxMode { mode: ReadOnly, by })
+            .unwrap();
+    }
 }
 
 /// Writes large events until it is killed; run by itself it has nothing to do.
@@ -415,7 +519,7 @@ fn a_session_switched_to_read_only_and_killed_at_any_moment_resumes_read_only() 
         child.wait().unwrap();
         acknowledged += lines.filter(|line| line.contains("ack ")).count();
 
-        let resumed = Session::resume(&home, session.id()).unwrap();
+        let resumed = Session::resume(&home, session.id(), WorkspaceWrite).unwrap();
         assert_eq!(resumed.standing().unwrap().switched, Some(ReadOnly));
         let written = kinds(&resumed)
             .iter()

@@ -44,7 +44,7 @@ impl Tools {
         let done = self.carry_out(&id, asked, request, call, &mut ended).await;
         if let Err(failure) = &done {
             ended.error = Some(failure.code.as_str().to_owned());
-            ended.message = Some(session::clip(&failure.text));
+            ended.message = Some(session::clip(&failure.text, session::MAX_TEXT));
         }
         note(&session, || What::Result { call: id, ended });
         done
@@ -258,9 +258,9 @@ pub(super) fn note(session: &Option<Arc<Session>>, what: impl FnOnce() -> What) 
 fn record_of_call(id: &str, asked: &Asked, request: &ExecRequest) -> What {
     What::Call(session::Call {
         call: id.to_owned(),
-        command: session::clip(&asked.command),
-        description: session::clip(&asked.description),
-        workdir: request.workdir.clone(),
+        command: session::clip(&asked.command, session::MAX_COMMAND),
+        description: session::clip(&asked.description, session::MAX_TEXT),
+        workdir: request.workdir.as_deref().map(session::clip_path),
         timeout_ms: asked.timeout.map(machine::whole_millis),
         background: asked.background,
         mode: request.mode.map(|(mode, _source)| mode),
@@ -275,7 +275,7 @@ fn started(call: &str, task: &TaskId, mode: Mode, command: &str) -> What {
         call: call.to_owned(),
         task: task.0.clone(),
         mode,
-        command: session::clip(command),
+        command: session::clip(command, session::MAX_COMMAND),
         process: Process::current(),
     }
 }

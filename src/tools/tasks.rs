@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::bash::note;
 use super::{Call, Code, Done, Failure, Sessions, Tools, invalid, machine, text};
 use crate::executor::{Kill, SandboxReport, TaskId, TaskInfo, TaskRead, TaskStatus, UnknownTask};
-use crate::session::{self, Process, Session, Settled, TaskReport, What};
+use crate::session::{Process, Session, Settled, TaskReport, What};
 
 /// Denial facts of one command that the session's log keeps.
 const MAX_DENIALS: usize = 64;
@@ -97,7 +97,12 @@ pub(super) fn denials(report: &SandboxReport) -> Vec<Value> {
             let mut value = machine::fact(fact);
             if value.to_string().len() > MAX_FACT {
                 value["line"] = Value::Null;
-                value["path"] = json!(text::target(fact).map(|target| session::clip(&target)));
+                let named = if fact.path.is_some() {
+                    "path"
+                } else {
+                    "address"
+                };
+                value[named] = json!(text::target(fact));
             }
             value
         })

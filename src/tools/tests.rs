@@ -698,9 +698,11 @@ async fn anything_but_an_allowance_runs_nothing_and_is_on_record() {
 fn resolved(session: &Session) -> Vec<(Answered, Option<String>)> {
     events(session)
         .into_iter()
-        .filter_map(|what| match what {
-            What::Resolved { outcome, by, .. } => Some((outcome, by)),
-            _other => None,
+        .filter_map(|what| {
+            let What::Resolved { outcome, by, .. } = what else {
+                return None;
+            };
+            Some((outcome, by))
         })
         .collect()
 }
@@ -779,15 +781,18 @@ async fn an_allowance_runs_this_one_call_wider_and_its_neighbours_keep_their_mod
          It adds: writing below /w and the configured writable folders, and the network that is configured for this mode\n\
          The model says: the build writes its cache"
     );
-    let asked = events(&session).into_iter().find_map(|what| match what {
-        What::Asked {
+    let asked = events(&session).into_iter().find_map(|what| {
+        let What::Asked {
             reason,
             command,
             from,
             to,
             ..
-        } => Some((reason, command, from, to)),
-        _other => None,
+        } = what
+        else {
+            return None;
+        };
+        Some((reason, command, from, to))
     });
     assert_eq!(
         asked,
@@ -1000,7 +1005,7 @@ async fn a_switch_holds_from_the_next_call_on_also_when_another_process_made_it(
     let executor = Fake::confining(WorkspaceWrite);
     let tools = tools(&executor);
     tools.call("bash", &bash("make"), of(&served)).await;
-    Session::resume(&home, served.id())
+    Session::resume(&home, served.id(), WorkspaceWrite)
         .unwrap()
         .switch(ReadOnly, "ada")
         .unwrap();
@@ -1561,7 +1566,7 @@ fn a_change_of_an_announced_mode_is_told_once_also_across_a_restart() {
         "back before the next step"
     );
     session.switch(ReadOnly, "ada").unwrap();
-    let resumed = Session::resume(&home, session.id()).unwrap();
+    let resumed = Session::resume(&home, session.id(), WorkspaceWrite).unwrap();
     let told = tools.narrate(&resumed).unwrap().unwrap();
     assert_eq!(
         told,

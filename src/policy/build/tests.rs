@@ -959,6 +959,35 @@ fn a_profile_of_the_user_loosens() {
 }
 
 #[test]
+fn one_profile_serves_every_mode_and_a_typing_error_shows_where_the_list_is() {
+    let world = World::new();
+    let profile = world.write(
+        "p.toml",
+        "unhide = ['~/.ssh']\nunprotect = ['.vscode']\nallow_calls = ['bpf']\n",
+    );
+    for mode in Mode::ALL {
+        policy(&PolicyRequest {
+            profile: Some(&profile),
+            ..world.request(mode)
+        });
+    }
+    let profile = world.write("q.toml", "unprotect = ['.vscod']\n");
+    let request = |mode| PolicyRequest {
+        profile: Some(&profile),
+        ..world.request(mode)
+    };
+    policy(&request(Mode::ReadOnly));
+    assert_eq!(
+        error(&request(WRITE)),
+        format!(
+            "{}:1: nothing of that name is protected: \".vscod\"; write it as it stands in the list \
+             of protected paths, see `cofferdam profile show`",
+            profile.display()
+        )
+    );
+}
+
+#[test]
 fn a_standing_profile_of_the_user_counts_for_its_mode_and_a_chosen_one_is_stronger() {
     let world = World::new();
     let standing = world.write(
@@ -1061,13 +1090,21 @@ fn what_is_wrong_about_a_path_of_a_profile_is_said_with_its_line() {
 }
 
 #[test]
-fn a_broken_file_of_the_workspace_is_an_error_and_a_fifo_in_its_place_hangs_nothing() {
+fn a_broken_file_of_the_workspace_or_a_link_is_an_error_and_a_fifo_hangs_nothing() {
     let world = World::new();
     let own = world.write("w/.cofferdam.toml", "netwrok = 'none'\n");
     assert!(error(&world.request(WRITE)).starts_with(&format!(
         "{}:1: unknown key `netwrok`; use one of: `network`, ",
         own.display()
     )));
+    fs::remove_file(&own).unwrap();
+    symlink(world.write("p.toml", ""), &own).unwrap();
+    assert_eq!(
+        error(&world.request(WRITE)),
+        format!(
+            "{own:?} is a symbolic link; make it a regular file, or name the profile with --profile"
+        )
+    );
     fs::remove_file(&own).unwrap();
     nix::unistd::mkfifo(&own, nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert_eq!(

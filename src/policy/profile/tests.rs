@@ -9,7 +9,7 @@ fn error(text: &str) -> String {
 fn settled(mode: Mode, user: &str, workspace: &str) -> Settings {
     let user = Arc::new(parse("u", user).unwrap());
     let workspace = parse("w", workspace).unwrap();
-    settle(mode, &[user], Arguments::default(), Some(&workspace)).unwrap()
+    add_up(mode, &[user], Arguments::default(), Some(&workspace)).unwrap()
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn later_single_values_replace_and_later_lists_add() {
         network: Some(Network::Host),
         require: None,
     };
-    let settings = settle(Mode::ReadOnly, &[one, two], Arguments::default(), None).unwrap();
+    let settings = add_up(Mode::ReadOnly, &[one, two], Arguments::default(), None).unwrap();
     let (network, hidden) = (settings.network, settings.hidden);
     assert_eq!(network.value, Network::None);
     assert_eq!(network.origin.to_string(), "two:1");
@@ -260,7 +260,7 @@ fn later_single_values_replace_and_later_lists_add() {
         .map(|name| name.value.as_str())
         .collect();
     assert_eq!(last, ["/two", "/one"]);
-    let settings = settle(Mode::ReadOnly, &[], argument, None).unwrap();
+    let settings = add_up(Mode::ReadOnly, &[], argument, None).unwrap();
     assert_eq!(settings.network.value, Network::Host);
     assert_eq!(settings.network.origin, Origin::Argument);
 }
