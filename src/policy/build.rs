@@ -127,7 +127,17 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
         builder.pin();
     }
     builder.hide(request, &settings)?;
-    let visible = builder.visible(&settings)?;
+    let mut visible = builder.visible(&settings)?;
+    let in_scratch = SCRATCH
+        .iter()
+        .any(|scratch| builder.workspace.starts_with(scratch));
+    if request.mode == Mode::ReadOnly && in_scratch {
+        // The private folder would hide what the commands are about.
+        visible.push(Place {
+            path: builder.workspace.clone(),
+            origin: Origin::Workspace,
+        });
+    }
     let policy = Policy {
         mode: request.mode,
         workspace: builder.workspace,
