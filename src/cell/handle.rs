@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use super::message::{Launch, Report, SetUp};
+use super::message::{Launch, Report, SetUp, ToCell};
 use super::{CELL_NAME, init, process, wire};
 use crate::sys::{self, Child};
 
@@ -47,6 +47,7 @@ pub fn fork_ahead(own_network: bool) -> Option<Ahead> {
         prepare: false,
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
+        remove_at_end: None,
     };
     if !sys::is_single_threaded() {
         return None;
@@ -115,7 +116,7 @@ impl Cell {
     ///
     /// # Errors
     /// `EPIPE` when the cell has gone.
-    pub fn launch(&self, launch: &Launch, incoming: &Incoming<'_>) -> Result<Control, Errno> {
+    pub fn launch(&self, launch: Launch, incoming: &Incoming<'_>) -> Result<Control, Errno> {
         let plain = |errno: rustix::io::Errno| Errno::from_raw(errno.raw_os_error());
         let (ours, theirs) = wire::pair().map_err(plain)?;
         let mut descriptors = vec![
@@ -125,7 +126,7 @@ impl Cell {
             incoming.stderr,
         ];
         descriptors.extend(incoming.script);
-        wire::send(&self.socket, launch, &descriptors).map_err(plain)?;
+        wire::send(&self.socket, &ToCell::Launch(launch), &descriptors).map_err(plain)?;
         rustix::io::ioctl_fionbio(&ours, true).map_err(plain)?;
         // tokio's type for a UNIX socket; it is only waited on, and read by `wire`.
         let ours = UnixStream::from_std(ours.into())
@@ -136,6 +137,8 @@ impl Cell {
     /// Ends the cell and everything in it, and waits until it is gone.
     pub async fn end(self) {
         let Cell { socket, process } = self;
+        // One that has gone already needs no word.
+        wire::send(&socket, &ToCell::Leave, &[]).ok();
         drop(socket);
         match process {
             // An error means that it has been reaped already.

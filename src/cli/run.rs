@@ -23,6 +23,7 @@ use crate::executor::{
 };
 use crate::mode::ModeSource;
 use crate::outcome::{Ended, NeverRan, NeverRanCode};
+use crate::output::SpillCaps;
 use crate::policy::Network;
 use crate::request::{Command, ExecRequest};
 use crate::tools::{machine, text};
@@ -138,6 +139,15 @@ fn prepare(args: &Args, ahead: Option<Ahead>) -> Result<(Confined, ExecRequest),
         Settings {
             workspace: Some(workspace.unwrap_or_else(|| here.clone())),
             tail_bytes: if args.select.json { JSON_TAIL } else { 0 },
+            // What is passed on as it comes needs no copy.
+            spill_caps: if args.select.json {
+                SpillCaps::default()
+            } else {
+                SpillCaps {
+                    file: 0,
+                    session: 0,
+                }
+            },
             ..Settings::default()
         },
         Confinement {

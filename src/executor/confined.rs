@@ -53,7 +53,8 @@ pub struct Confinement {
     /// The cofferdam binary. `None`: this executable when its `main` calls
     /// [`cell_main`](crate::cell_main) first, else `cofferdam` beside it or on PATH.
     pub binary: Option<PathBuf>,
-    /// Whether sessions have many commands, so that each keeps one init ready for the next.
+    /// Whether sessions have many commands: each keeps one init ready for the next, and its cell removes
+    /// the spill folder of a harness that was killed.
     pub prepare: bool,
 }
 
@@ -233,6 +234,8 @@ struct Prepared {
     planned: Arc<Planned>,
     session: Arc<Session>,
     scratch: PathBuf,
+    /// Where the session's spill folder is or would be.
+    spill: PathBuf,
 }
 
 impl InCells {
@@ -288,6 +291,7 @@ impl InCells {
             planned,
             session,
             scratch,
+            spill: self.spills.of(spec.session.as_deref()).planned().to_owned(),
         })
     }
 
@@ -316,7 +320,7 @@ impl InCells {
             stderr: stderr_in.as_fd(),
             script: script.as_ref().map(AsFd::as_fd),
         };
-        let control = self.ask(&prepared, &launch, &incoming)?;
+        let control = self.ask(&prepared, launch, &incoming)?;
         drop((stdout_in, stderr_in));
         let mut missing = prepared.planned.enforcement.missing.clone();
         match control.next().await {
@@ -336,6 +340,7 @@ impl InCells {
             running: Box::new(InCell {
                 control,
                 end: None,
+                links: links(&prepared.policy),
                 policy: prepared.policy,
                 view: prepared.planned.plan.view.is_some(),
                 enforcement: Enforcement {
@@ -416,12 +421,12 @@ impl InCells {
     fn ask(
         &self,
         prepared: &Prepared,
-        launch: &Launch,
+        launch: Launch,
         incoming: &Incoming<'_>,
     ) -> Result<Control, NeverRan> {
         let mut cell = lock(&prepared.session.cell);
         if let Some(running) = &*cell {
-            match running.launch(launch, incoming) {
+            match running.launch(launch.clone(), incoming) {
                 Ok(control) => return Ok(control),
                 // It was killed from outside; its scratch is lost with it.
                 Err(errno) => tracing::warn!(%errno, "a session's cell has gone; starting another"),
@@ -450,6 +455,12 @@ impl InCells {
             prepare: self.confinement.prepare,
             uid: facts.uid,
             gid: facts.gid,
+            // A program that runs one command keeps its copies, or has none.
+            remove_at_end: self
+                .confinement
+                .prepare
+                .then(|| c_string(prepared.spill.as_os_str()))
+                .transpose()?,
         };
         let failed = |error: std::io::Error| {
             NeverRan::step(
@@ -540,6 +551,13 @@ impl Session {
         *scratch = Some(folder);
         Ok(path)
     }
+}
+
+fn links(policy: &Policy) -> Vec<(PathBuf, Option<PathBuf>)> {
+    let links = policy.protected_links.iter();
+    links
+        .map(|place| (place.path.clone(), std::fs::read_link(&place.path).ok()))
+        .collect()
 }
 
 fn identities(policy: &Policy) -> Identities {
@@ -674,6 +692,8 @@ struct InCell {
     /// Whether it has a view of its own, or Landlock alone.
     view: bool,
     enforcement: Enforcement,
+    /// Links on the way to protected paths, and where they led.
+    links: Vec<(PathBuf, Option<PathBuf>)>,
     witness: Arc<Witness>,
 }
 
@@ -684,6 +704,15 @@ struct End {
 }
 
 impl InCell {
+    /// What a mount can't protect: paths that weren't there, and links.
+    fn changed(&self) -> Vec<PathBuf> {
+        let absent = self.policy.protected_absent.iter().map(|place| &place.path);
+        let made = absent.filter(|path| std::fs::symlink_metadata(path).is_ok());
+        let links = self.links.iter();
+        let moved = links.filter(|(path, target)| std::fs::read_link(path).ok() != *target);
+        made.chain(moved.map(|(path, _)| path)).cloned().collect()
+    }
+
     async fn end(&mut self) -> Ended {
         loop {
             if let Some(end) = &self.end {
@@ -774,6 +803,7 @@ impl Running for InCell {
             disk: &HostDisk::default(),
         });
         SandboxReport {
+            changed: self.changed(),
             mode: spec.mode,
             level: Some(self.enforcement.level),
             missing: self.enforcement.missing.clone(),

@@ -298,6 +298,7 @@ mod tests {
             assert_eq!(ended, Ended::Signalled(libc::SIGKILL));
             assert_eq!((stdout.text.as_str(), stderr.text.as_str()), ("out", "err"));
             SandboxReport {
+                changed: Vec::new(),
                 mode: spec.mode,
                 level: Some(Level::Partial),
                 missing: vec!["chmod".to_owned()],
