@@ -686,7 +686,7 @@ impl Scan<'_> {
                 ' ' | '\t' | '\r' | '\n' | ';' | '|' | '&' | '(' | ')' | '<' | '>' => break,
                 '\'' => {
                     self.chars.next();
-                    while let Some((_, c)) = self.chars.next() {
+                    for (_, c) in self.chars.by_ref() {
                         if c == '\'' {
                             break;
                         }

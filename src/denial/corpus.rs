@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::io::BufRead;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -566,12 +566,10 @@ impl Disk for World {
     fn resolve(&self, path: &Path) -> Option<PathBuf> {
         let mut resolved = PathBuf::new();
         for part in path.components() {
-            match part {
-                std::path::Component::CurDir => {}
-                std::path::Component::ParentDir => {
-                    resolved.pop();
-                }
-                part => resolved.push(part),
+            if part == Component::ParentDir {
+                resolved.pop();
+            } else if part != Component::CurDir {
+                resolved.push(part);
             }
             if let Some(target) = self.links.get(&resolved) {
                 resolved.clone_from(target);

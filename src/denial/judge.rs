@@ -265,11 +265,11 @@ impl Judge<'_> {
         let creates = reading.operation == Some("create");
         let fits = |path: &String| {
             let path = self.absolute(self.inputs.cwd, path);
-            match self.disk().kind(&path) {
-                Kind::Special => None,
-                Kind::Folder if creates => self.one_file(reading, &path, true),
-                _ => self.one_file(reading, &path, false),
+            let kind = self.disk().kind(&path);
+            if kind == Kind::Special {
+                return None;
             }
+            self.one_file(reading, &path, creates && kind == Kind::Folder)
         };
         let absolute = self.command.written_paths();
         let relative = self.command.relative_names();

@@ -385,8 +385,7 @@ fn process(seen: &Seen<'_>) -> Option<Reading> {
     }
     let id = before
         .split(|c: char| !c.is_ascii_digit())
-        .filter(|digits| digits.len() >= 2 || before.contains(&format!("({digits})")))
-        .next_back()?;
+        .rfind(|digits| digits.len() >= 2 || before.contains(&format!("({digits})")))?;
     let operation = if before.contains("kill") {
         "signal"
     } else {
