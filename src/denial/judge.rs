@@ -235,28 +235,44 @@ impl Judge<'_> {
             }
         }
         // A name below a folder that the command names: `rmtree('/x')` tells only `f`.
-        for path in paths
-            .iter()
-            .filter(|path| !path.starts_with(['/', '~', '.']))
-        {
-            for folder in self.command.written_paths() {
-                let below = from_folder(self.inputs.cwd, &folder).join(path);
-                if self.disk().kind(&below) != Kind::Missing
-                    && self.disk().kind(&below) != Kind::Unknown
+        let bare = |path: &&String| !path.starts_with(['/', '~', '.']);
+        let missing =
+            |path: &String| self.disk().kind(&self.inputs.cwd.join(path)) == Kind::Missing;
+        let folders = self.command.written_paths();
+        for path in paths.iter().filter(bare) {
+            for folder in folders
+                .iter()
+                .map(|folder| self.absolute(self.inputs.cwd, folder))
+            {
+                let below = folder.join(path);
+                let there = !matches!(self.disk().kind(&below), Kind::Missing | Kind::Unknown);
+                let new = missing(path) && self.disk().kind(&folder) == Kind::Folder;
+                if (there || new)
                     && let Some(fact) = self.one_file(reading, &below, false)
                 {
                     return Some(fact);
                 }
             }
         }
-        if !paths.is_empty() {
-            return None;
+        if paths.is_empty() {
+            return self
+                .named_by_command(reading)
+                .or_else(|| self.unnamed_file(reading));
         }
-        self.unnamed_file(reading)
+        // A bare word that is no file was no path: `cannot open output: …`.
+        let no_paths = paths
+            .iter()
+            .all(|path| bare(&path) && !path.contains('/') && missing(path));
+        let names_itself = paths.iter().any(|path| self.command.mentions(path));
+        if no_paths && !names_itself {
+            self.named_by_command(reading)
+        } else {
+            None
+        }
     }
 
     /// A failed call that doesn't tell its path: one that the command names, if it fits.
-    fn unnamed_file(&self, reading: &Reading) -> Option<Fact> {
+    fn named_by_command(&self, reading: &Reading) -> Option<Fact> {
         if matches!(reading.operation, Some("read" | "execute"))
             || !matches!(reading.errno, None | Some("EROFS" | "EACCES"))
         {
@@ -273,14 +289,18 @@ impl Judge<'_> {
         };
         let absolute = self.command.written_paths();
         let relative = self.command.relative_names();
-        if let Some(fact) = absolute
+        let made = |path: &&String| {
+            !creates || self.disk().kind(&self.inputs.cwd.join(path.as_str())) != Kind::File
+        };
+        absolute
             .iter()
             .rev()
             .find_map(fits)
-            .or_else(|| relative.iter().rev().find_map(fits))
-        {
-            return Some(fact);
-        }
+            .or_else(|| relative.iter().rev().filter(made).find_map(fits))
+    }
+
+    /// A failed call without any path.
+    fn unnamed_file(&self, reading: &Reading) -> Option<Fact> {
         // Read-only mounts are what says EROFS here, whatever the path was.
         if reading.errno != Some("EROFS") || self.inputs.dialect != Dialect::Mounts {
             return None;
@@ -348,6 +368,11 @@ impl Judge<'_> {
             Wish::Write | Wish::Metadata => !access.write,
         };
         if operation == Some("chown") && !self.keeps_the_owner() {
+            return None;
+        }
+        if reading.errno == Some("ENOENT")
+            && (operation != Some("create") || !reading.line.contains("mkdir"))
+        {
             return None;
         }
         if !forbidden || !self.errno_fits(reading.errno, &access, &target, wish) {
@@ -436,6 +461,13 @@ impl Judge<'_> {
             }
             (Dialect::Landlock, Some("EACCES")) => true,
             (Dialect::Landlock, Some("EPERM")) => wish == Wish::Metadata,
+            // Node says ENOENT for any failure of a recursive `mkdir`; beside its parent it is none.
+            (_, Some("ENOENT")) => {
+                self.disk().kind(path) == Kind::Missing
+                    && path
+                        .parent()
+                        .is_some_and(|folder| self.disk().kind(folder) == Kind::Folder)
+            }
             _ => false,
         }
     }
@@ -556,13 +588,9 @@ impl Judge<'_> {
 
     fn name(&self, reading: &Reading, host: Option<&str>) -> Option<Fact> {
         let local = |host: &str| host == "localhost" || host.parse::<std::net::IpAddr>().is_ok();
-        let offline = ["--no-index", "--offline"].iter().any(|option| {
-            self.command
-                .segments()
-                .iter()
-                .any(|s| s.words.iter().any(|word| word == option))
-        });
-        if !self.network_is_off() || host.is_some_and(local) || (host.is_none() && offline) {
+        let offline =
+            reading.line.contains("(from versions: none)") && self.command.mentions("--no-index");
+        if !self.network_is_off() || host.is_some_and(local) || offline {
             return None;
         }
         let host = host
