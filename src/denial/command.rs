@@ -66,6 +66,8 @@ pub struct Command {
     text: String,
     segments: Vec<Segment>,
     home: Option<String>,
+    /// Bodies of here-documents.
+    documents: Vec<String>,
 }
 
 impl Command {
@@ -74,14 +76,13 @@ impl Command {
         let text = cap(text);
         let mut known: Vec<(String, String)> = variables.to_vec();
         known.push(("PWD".to_owned(), cwd.to_string_lossy().into_owned()));
-        let mut segments = Vec::new();
-        split(text, &mut known, MAX_DEPTH, true, &mut segments);
-        let home = value("HOME", &known).map(str::to_owned);
-        Command {
+        let mut command = Command {
             text: text.to_owned(),
-            segments,
-            home,
-        }
+            ..Command::default()
+        };
+        split(text, &mut known, MAX_DEPTH, true, &mut command);
+        command.home = value("HOME", &known).map(str::to_owned);
+        command
     }
 
     /// The simple commands, in order, those inside of `bash -c '…'` after their caller.
@@ -207,6 +208,28 @@ impl Command {
         piece.len() >= 6 && self.text.contains(piece)
     }
 
+    /// Whether some word or redirection is exactly this.
+    pub fn has_word(&self, word: &str) -> bool {
+        self.segments.iter().any(|segment| {
+            segment
+                .words
+                .iter()
+                .chain(&segment.outputs)
+                .any(|other| other == word)
+        })
+    }
+
+    /// Whether some word is a port that only root may listen at.
+    pub fn has_low_port(&self) -> bool {
+        let low = |word: &String| {
+            word.parse()
+                .is_ok_and(|port: u16| (1..1024).contains(&port))
+        };
+        self.segments
+            .iter()
+            .any(|segment| segment.words.iter().any(low))
+    }
+
     /// Whether the text itself holds this word.
     pub fn mentions(&self, word: &str) -> bool {
         self.text.contains(word)
@@ -269,7 +292,17 @@ impl Command {
                 }
             }
         }
+        // Program text from a here-document: `python3 - <<E`.
+        const RUN: &[&str] = &[
+            "python", "python3", "node", "perl", "ruby", "php", "bash", "sh", "sqlite3", "psql",
+        ];
+        if RUN.iter().any(|program| self.starts(program)) {
+            for document in &self.documents {
+                paths.extend(embedded_paths(document, self.home.as_deref()));
+            }
+        }
         paths.dedup();
+        paths.truncate(MAX_SEGMENTS);
         paths
     }
 
@@ -307,6 +340,15 @@ impl Command {
     pub fn addresses(&self) -> Vec<(String, Option<u16>)> {
         let mut addresses = Vec::new();
         for segment in &self.segments {
+            for word in segment.words.iter().chain(&segment.outputs) {
+                if let Some((host, port)) = word
+                    .strip_prefix("/dev/tcp/")
+                    .and_then(|rest| rest.split_once('/'))
+                    && is_address(host)
+                {
+                    addresses.push((host.to_owned(), port.parse().ok()));
+                }
+            }
             let joined = segment.words.join(" ");
             let pieces: Vec<&str> = joined
                 .split(|c: char| {
@@ -452,17 +494,12 @@ fn value<'a>(name: &str, known: &'a [(String, String)]) -> Option<&'a str> {
 }
 
 /// Splits shell text into simple commands.
-fn split(
-    text: &str,
-    known: &mut Vec<(String, String)>,
-    depth: u8,
-    top: bool,
-    segments: &mut Vec<Segment>,
-) {
+fn split(text: &str, known: &mut Vec<(String, String)>, depth: u8, top: bool, out: &mut Command) {
     let mut scan = Scan {
         chars: text.char_indices().peekable(),
         text,
         documents: Vec::new(),
+        bodies: Vec::new(),
     };
     let mut segment = Segment {
         fresh: top,
@@ -471,7 +508,7 @@ fn split(
     let mut to_output = false;
     let mut skip_word = false;
     let mut nesting = 0usize;
-    while segments.len() < MAX_SEGMENTS {
+    while out.segments.len() < MAX_SEGMENTS {
         let Some(token) = scan.next(known) else { break };
         match token {
             Token::Word(word) => {
@@ -503,21 +540,17 @@ fn split(
             Token::Close => nesting = nesting.saturating_sub(1),
             Token::Joined | Token::Ended => {
                 let fresh = top && nesting == 0 && matches!(token, Token::Ended);
-                close(&mut segment, known, depth, segments);
-                segment.fresh = fresh || (segment.fresh && segments.is_empty());
+                close(&mut segment, known, depth, out);
+                segment.fresh = fresh || (segment.fresh && out.segments.is_empty());
             }
         }
     }
-    close(&mut segment, known, depth, segments);
+    out.documents.extend(scan.bodies);
+    close(&mut segment, known, depth, out);
 }
 
 /// Puts the finished segment into the list, and what it hands to a shell of its own after it.
-fn close(
-    segment: &mut Segment,
-    known: &mut Vec<(String, String)>,
-    depth: u8,
-    segments: &mut Vec<Segment>,
-) {
+fn close(segment: &mut Segment, known: &mut Vec<(String, String)>, depth: u8, out: &mut Command) {
     let done = std::mem::take(segment);
     if done.words.is_empty() && done.outputs.is_empty() {
         segment.fresh = done.fresh;
@@ -531,9 +564,9 @@ fn close(
             .and_then(|at| words.get(at + 1).cloned()),
         _ => None,
     };
-    segments.push(done);
+    out.segments.push(done);
     if let Some(inner) = inner {
-        split(&inner, known, depth - 1, false, segments);
+        split(&inner, known, depth - 1, false, out);
     }
 }
 
@@ -559,6 +592,8 @@ struct Scan<'a> {
     text: &'a str,
     /// Ends of the here-documents whose bodies start behind this line.
     documents: Vec<String>,
+    /// The bodies that have been passed over.
+    bodies: Vec<String>,
 }
 
 impl Scan<'_> {
@@ -658,6 +693,7 @@ impl Scan<'_> {
     /// Passes over the bodies of the here-documents: they are data.
     fn pass_documents(&mut self) {
         for end in std::mem::take(&mut self.documents) {
+            let mut body = String::new();
             while let Some((start, _)) = self.chars.peek().copied() {
                 let line = self.text[start..].lines().next().unwrap_or_default();
                 let after = start + line.len();
@@ -665,7 +701,10 @@ impl Scan<'_> {
                 if line.trim_start_matches('\t') == end {
                     break;
                 }
+                body.push_str(line);
+                body.push('\n');
             }
+            self.bodies.push(body);
         }
     }
 

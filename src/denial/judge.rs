@@ -262,8 +262,8 @@ impl Judge<'_> {
         // A bare word that is no file was no path: `cannot open output: …`.
         let no_paths = paths
             .iter()
-            .all(|path| bare(&path) && !path.contains('/') && missing(path));
-        let names_itself = paths.iter().any(|path| self.command.mentions(path));
+            .all(|path| bare(&path) && !path.contains(['/', ' ', '(']) && missing(path));
+        let names_itself = paths.iter().any(|path| self.command.has_word(path));
         if no_paths && !names_itself {
             self.named_by_command(reading)
         } else {
@@ -621,7 +621,8 @@ impl Judge<'_> {
             let port = port
                 .or(named.first().and_then(|(_, port)| *port))
                 .unwrap_or(0);
-            let privileged = (1..1024).contains(&port);
+            let privileged =
+                (1..1024).contains(&port) || (port == 0 && self.command.has_low_port());
             let address = named.first().map(|(host, port)| typed(host, *port));
             return (by_landlock && !privileged)
                 .then(|| self.network_fact(reading, "bind", address));
@@ -1540,6 +1541,42 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_only_program_text_names_is_found_when_the_call_failed_without_one() {
+        let told = |command: &str, stderr: &str| {
+            Run {
+                command,
+                stderr,
+                ..MOUNTS
+            }
+            .told()
+        };
+        let denied = ["FileWrite write /o/q EROFS danger-full-access"];
+        let line = "cannot save settings (Read-only file system)";
+        assert_eq!(told("python3 - <<P\nopen('/o/q','w')\nP\n", line), denied);
+        assert_eq!(
+            told(
+                "perl -e 'open F,\">/o/q\" or die $!'",
+                "Read-only file system at -e line 1."
+            ),
+            denied
+        );
+        assert!(
+            told(
+                "python3 - <<P\nopen('/etc/q','w')\nP\n",
+                "cannot save settings (Permission denied)"
+            )
+            .is_empty()
+        );
+        assert!(
+            told(
+                "python3 - <<P\nopen('/o/q','w')\nP\n",
+                "settings (Read-only file system)"
+            )
+            .is_empty()
+        );
+    }
+
+    #[test]
     fn each_thing_is_told_once_and_no_more_than_the_cap() {
         let stderr: String = (0..200)
             .map(|n| format!("rm: cannot remove '/o/{n}': Read-only file system\n").repeat(2))
@@ -1551,5 +1588,20 @@ mod tests {
         .facts();
         assert_eq!(facts.len(), MAX_FACTS);
         assert_eq!(facts[1].path, Some("/o/1".into()));
+    }
+
+    proptest::proptest! {
+        /// Whatever a command prints and however it is written, the judge answers within its cap.
+        #[test]
+        fn any_command_and_any_output_are_judged_without_a_panic(
+            command in "([a-z~/ ]|'|\"|`|\\$|[{}()<>|&;=]|\n|EOF|<<|é|2>|bash -c |cd /o|/dev/tcp/a/1){0,40}",
+            stderr in "([a-z:/ .]|'|\"|[«»“”‘’`()@-]|\n|Read-only file system|EROFS|Permission denied|\\[Errno 13\\] |只读文件系统|could not |port 8|kill|/o/x|lookup |: ){0,40}",
+            landlock in proptest::bool::ANY,
+        ) {
+            let dialect = if landlock { Dialect::Landlock } else { Dialect::Mounts };
+            let facts = Run { command: &command, stderr: &stderr, stdout: &stderr, dialect, ..MOUNTS }.facts();
+            proptest::prop_assert!(facts.len() <= MAX_FACTS);
+            proptest::prop_assert!(facts.iter().all(|fact| fact.path.is_none() || !policy(Mode::WorkspaceWrite).access(fact.path.as_deref().unwrap()).write || fact.class != Class::FileWrite || fact.path.as_deref() == Some(Path::new("/w/.git"))));
+        }
     }
 }

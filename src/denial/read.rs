@@ -548,9 +548,17 @@ fn connection(seen: &Seen<'_>) -> Option<Reading> {
     let refused = matches!(errno, Some("EACCES" | "EPERM"));
     let by_word = if seen.has("listen ") || seen.has("bind") {
         Some("bind")
-    } else if ["connect", "dial ", "socket:", "sendto"]
-        .iter()
-        .any(|word| seen.has(word))
+    } else if [
+        "connect",
+        "dial ",
+        "socket:",
+        "sendto",
+        "urlopen",
+        "/dev/tcp/",
+        "java.net.",
+    ]
+    .iter()
+    .any(|word| seen.has(word))
     {
         Some("connect")
     } else {
