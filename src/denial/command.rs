@@ -275,23 +275,34 @@ impl Command {
     }
 
     /// Paths that the text names, redirections first: absolute ones, those below `~` or a known
-    /// variable, and those inside of quoted program text.
-    pub fn written_paths(&self) -> Vec<String> {
-        let mut paths: Vec<String> = self.outputs().map(str::to_owned).collect();
-        for segment in &self.segments {
+    /// variable, and those inside of quoted program text. With a program, only those in its parts,
+    /// when there are any.
+    pub fn written_paths(&self, program: Option<&str>) -> Vec<String> {
+        let own = |segment: &&Segment| {
+            program.is_none_or(|program| {
+                segment
+                    .program()
+                    .is_some_and(|name| name.starts_with(program))
+            })
+        };
+        let mut paths = Vec::new();
+        let mut inner = Vec::new();
+        for segment in self.segments.iter().filter(own) {
+            paths.extend(segment.outputs.iter().cloned());
             for word in &segment.words {
+                let value = word
+                    .split_once('=')
+                    .map_or(word.as_str(), |(_, value)| value);
                 if word.starts_with('/') && !word.contains(char::is_whitespace) {
-                    paths.push(word.clone());
-                } else if let Some((_, value)) = word.split_once('=')
-                    && value.starts_with('/')
-                    && !value.contains(char::is_whitespace)
-                {
-                    paths.push(value.to_owned());
+                    inner.push(word.clone());
+                } else if value.starts_with('/') && !value.contains(char::is_whitespace) {
+                    inner.push(value.to_owned());
                 } else if word.contains('/') {
-                    paths.extend(embedded_paths(word, self.home.as_deref()));
+                    inner.extend(embedded_paths(word, self.home.as_deref()));
                 }
             }
         }
+        paths.append(&mut inner);
         // Program text from a here-document: `python3 - <<E`.
         const RUN: &[&str] = &[
             "python", "python3", "node", "perl", "ruby", "php", "bash", "sh", "sqlite3", "psql",
@@ -300,6 +311,9 @@ impl Command {
             for document in &self.documents {
                 paths.extend(embedded_paths(document, self.home.as_deref()));
             }
+        }
+        if paths.is_empty() && program.is_some() {
+            return self.written_paths(None);
         }
         paths.dedup();
         paths.truncate(MAX_SEGMENTS);
@@ -965,11 +979,11 @@ mod tests {
     #[test]
     fn paths_and_addresses_inside_of_program_text_are_seen() {
         assert_eq!(
-            command("python3 -c \"open('/a/b','w')\"").written_paths(),
+            command("python3 -c \"open('/a/b','w')\"").written_paths(None),
             ["/a/b"]
         );
         assert_eq!(
-            command("perl -e 'open(F,\">\",\"$ENV{HOME}/p\")'").written_paths(),
+            command("perl -e 'open(F,\">\",\"$ENV{HOME}/p\")'").written_paths(None),
             ["/home/me/p"]
         );
         assert_eq!(
@@ -981,7 +995,7 @@ mod tests {
             "127.0.0.1"
         );
         assert_eq!(
-            command("x connect(('192.0.2.1',80),3)").written_paths(),
+            command("x connect(('192.0.2.1',80),3)").written_paths(None),
             Vec::<String>::new()
         );
     }

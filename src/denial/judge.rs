@@ -172,15 +172,14 @@ impl Judge<'_> {
             Subject::Address { host, port } => self.address(reading, host.as_deref(), *port),
             Subject::Call(call) => self.call(reading, call),
             Subject::Process(pid) => self.process(reading, *pid),
-            Subject::Privilege(program) => Some(Fact {
-                address: None,
-                ..self.told(
-                    reading,
-                    Class::Privilege,
-                    "gain privilege",
-                    Some(PathBuf::from(program)),
-                )
-            }),
+            Subject::Privilege(program) => {
+                let path = ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"]
+                    .iter()
+                    .map(|folder| Path::new(folder).join(program))
+                    .find(|path| self.disk().kind(path) == Kind::File);
+                let path = path.unwrap_or_else(|| PathBuf::from(program));
+                Some(self.told(reading, Class::Privilege, "setuid", Some(path)))
+            }
             Subject::Limit => self.limit(reading),
         }
     }
@@ -238,7 +237,7 @@ impl Judge<'_> {
         let bare = |path: &&String| !path.starts_with(['/', '~', '.']);
         let missing =
             |path: &String| self.disk().kind(&self.inputs.cwd.join(path)) == Kind::Missing;
-        let folders = self.command.written_paths();
+        let folders = self.command.written_paths(None);
         for path in paths.iter().filter(bare) {
             for folder in folders
                 .iter()
@@ -287,7 +286,7 @@ impl Judge<'_> {
             }
             self.one_file(reading, &path, creates && kind == Kind::Folder)
         };
-        let absolute = self.command.written_paths();
+        let absolute = self.command.written_paths(interpreter(&reading.line));
         let relative = self.command.relative_names();
         let made = |path: &&String| {
             !creates || self.disk().kind(&self.inputs.cwd.join(path.as_str())) != Kind::File
@@ -708,18 +707,7 @@ impl Judge<'_> {
                             && word.contains(['r', 'U', 'c']))
                 })
             });
-        (refused && !wants_privilege).then(|| {
-            let operation = reading.operation.unwrap_or("call");
-            Fact {
-                address: None,
-                ..self.told(
-                    reading,
-                    Class::Syscall,
-                    if operation == "call" { call } else { operation },
-                    None,
-                )
-            }
-        })
+        (refused && !wants_privilege).then(|| self.told(reading, Class::Syscall, call, None))
     }
 
     fn process(&self, reading: &Reading, pid: i32) -> Option<Fact> {
@@ -736,14 +724,14 @@ impl Judge<'_> {
 
     fn limit(&self, reading: &Reading) -> Option<Fact> {
         let limits = &self.policy().limits;
-        let set = match reading.errno {
-            Some("EAGAIN") => limits.processes.is_some(),
-            Some("EMFILE") => limits.open_files.is_some(),
-            Some("EFBIG") => limits.file_size.is_some(),
-            _ => false,
+        let (set, operation) = match reading.errno {
+            Some("EAGAIN") => (limits.processes.is_some(), "fork"),
+            Some("EMFILE") => (limits.open_files.is_some(), "open"),
+            Some("EFBIG") => (limits.file_size.is_some(), "write"),
+            _ => (false, ""),
         };
         let own = self.command.starts("ulimit") || self.command.starts("prlimit");
-        (set && !own).then(|| self.told(reading, Class::Limit, "exceed limit", None))
+        (set && !own).then(|| self.told(reading, Class::Limit, operation, None))
     }
 
     fn events(&self, readings: &[Reading]) -> Vec<Fact> {
@@ -874,6 +862,17 @@ impl Judge<'_> {
             };
             before && !after && named(earlier) && !named(deciding)
         })
+    }
+}
+
+/// The interpreter whose message the line is, by its form.
+fn interpreter(line: &str) -> Option<&'static str> {
+    if line.contains(" at ") && line.contains(" line ") && line.ends_with('.') {
+        Some("perl")
+    } else if line.contains("[Errno ") {
+        Some("python")
+    } else {
+        None
     }
 }
 
@@ -1461,7 +1460,7 @@ mod tests {
             &[
                 (
                     "sudo: effective uid is not 0, is sudo installed setuid root?",
-                    "Privilege gain privilege sudo EPERM danger-full-access",
+                    "Privilege setuid sudo EPERM danger-full-access",
                 ),
                 ("su: Authentication failure", ""),
                 (
@@ -1476,7 +1475,7 @@ mod tests {
                 ("bash: line 1: kill: (4712) - No such process", ""),
                 (
                     "bash: fork: retry: Resource temporarily unavailable",
-                    "Limit exceed limit - EAGAIN danger-full-access",
+                    "Limit fork - EAGAIN danger-full-access",
                 ),
                 ("OSError: [Errno 24] Too many open files: 'x'", ""),
             ],
@@ -1573,6 +1572,22 @@ mod tests {
                 "settings (Read-only file system)"
             )
             .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_pathless_message_is_held_against_the_part_of_its_own_interpreter() {
+        let facts = Run {
+            command: "perl -e \"open(F,'>','/o/l') or die $!\"; tee /o/t",
+            stderr: "Read-only file system at -e line 1.\ntee: /o/t: Read-only file system\n",
+            ..MOUNTS
+        };
+        assert_eq!(
+            facts.told(),
+            [
+                "FileWrite write /o/l EROFS danger-full-access",
+                "FileWrite write /o/t EROFS danger-full-access"
+            ]
         );
     }
 

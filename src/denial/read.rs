@@ -317,10 +317,7 @@ fn privilege(seen: &Seen<'_>) -> Option<Reading> {
         ) && seen.errno_name() == Some("EPERM"));
     told.then(|| Reading {
         errno: Some("EPERM"),
-        ..seen.reading(
-            Some("gain privilege"),
-            Subject::Privilege(program.to_owned()),
-        )
+        ..seen.reading(Some("setuid"), Subject::Privilege(program.to_owned()))
     })
 }
 
@@ -334,10 +331,7 @@ fn call(seen: &Seen<'_>) -> Option<Reading> {
         || seen.has("new namespace")
         || (refused && (seen.has("uid map") || seen.has("uid_map") || seen.has("user namespace")));
     if namespace {
-        return Some(seen.reading(
-            Some("create namespace"),
-            Subject::Call("unshare".to_owned()),
-        ));
+        return Some(seen.reading(None, Subject::Call("unshare".to_owned())));
     }
     if !refused || seen.errno_name() == Some("EACCES") {
         return None;
@@ -368,7 +362,7 @@ fn call(seen: &Seen<'_>) -> Option<Reading> {
                     || behind.starts_with("failed"))
         })
     })?;
-    Some(seen.reading(Some("call"), Subject::Call((*name).to_owned())))
+    Some(seen.reading(None, Subject::Call((*name).to_owned())))
 }
 
 /// A signal that didn't reach its process.
@@ -660,7 +654,7 @@ fn limit(seen: &Seen<'_>) -> Option<Reading> {
         _ => seen.has("file size limit exceeded"),
     };
     told.then(|| {
-        let reading = seen.reading(Some("exceed limit"), Subject::Limit);
+        let reading = seen.reading(None, Subject::Limit);
         Reading {
             errno: reading.errno.or(Some("EFBIG")),
             ..reading
@@ -1486,23 +1480,23 @@ mod tests {
         each(&[
             (
                 "sudo: The \"no new privileges\" flag is set, which prevents sudo from running as root.",
-                "EPERM gain privilege privilege sudo",
+                "EPERM setuid privilege sudo",
             ),
             (
                 "sudo: effective uid is not 0, is /usr/bin/sudo on a file system with the 'nosuid' option set?",
-                "EPERM gain privilege privilege sudo",
+                "EPERM setuid privilege sudo",
             ),
             (
                 "su: cannot set groups: Operation not permitted",
-                "EPERM gain privilege privilege su",
+                "EPERM setuid privilege su",
             ),
             (
                 "unshare: unshare failed: Operation not permitted",
-                "EPERM create namespace call unshare",
+                "EPERM ? call unshare",
             ),
             (
                 "strace: ptrace(PTRACE_TRACEME, ...): Operation not permitted",
-                "EPERM call call ptrace",
+                "EPERM ? call ptrace",
             ),
             (
                 "bash: line 1: kill: (17553) - No such process",
@@ -1510,7 +1504,7 @@ mod tests {
             ),
             (
                 "bash: fork: retry: Resource temporarily unavailable",
-                "EAGAIN exceed limit limit",
+                "EAGAIN ? limit",
             ),
         ]);
     }
