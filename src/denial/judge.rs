@@ -130,7 +130,20 @@ impl Judge<'_> {
                         Some("grep" | "egrep" | "fgrep" | "rg" | "sed" | "awk")
                     )
             };
-            if self.command.segments().iter().any(prints) {
+            // A path that the command doesn't hold was met and not printed: `git commit -m '… denied'`.
+            let met = match &reading.subject {
+                Subject::Paths(paths) => paths
+                    .first()
+                    .is_some_and(|path| !self.command.mentions(path)),
+                Subject::Socket(_)
+                | Subject::Name(_)
+                | Subject::Address { .. }
+                | Subject::Call(_)
+                | Subject::Process(_)
+                | Subject::Privilege(_)
+                | Subject::Limit => false,
+            };
+            if !met && self.command.segments().iter().any(prints) {
                 return true;
             }
         }
@@ -1347,6 +1360,11 @@ mod tests {
             0
         );
         assert_eq!(told("grep -rn 'Read-only file system' . >&2"), 0);
+        assert_eq!(told("git commit -m 'fix: Read-only file system'"), 1);
+        assert_eq!(
+            told("python3 -c \"raise OSError(30, 'Read-only file system', '/o/new')\""),
+            0
+        );
         let shown = |command: &str| {
             Run {
                 command,
