@@ -14,6 +14,9 @@ use cofferdam::request::{self, ExecRequest};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_cofferdam");
 
+/// How, what, and doing it once.
+type Row<'a> = (&'a str, &'a str, Box<dyn FnMut() + 'a>);
+
 fn main() {
     // `cargo test --benches` passes --test: one round shows that it works.
     let test = std::env::args().any(|word| word == "--test");
@@ -57,7 +60,7 @@ fn main() {
     };
     warm(shell());
 
-    let mut rows: Vec<(&str, &str, Box<dyn FnMut() + '_>)> = vec![
+    let mut rows: Vec<Row<'_>> = vec![
         ("plain", "true", Box::new(|| plain(&["/bin/true"]))),
         ("warm", "true", Box::new(|| warm(program()))),
         (
@@ -104,7 +107,7 @@ fn main() {
     runtime.block_on(executor.shutdown());
 }
 
-fn report(rows: &[(&str, &str, Box<dyn FnMut() + '_>)], times: Vec<Vec<Duration>>) {
+fn report(rows: &[Row<'_>], times: Vec<Vec<Duration>>) {
     let medians: Vec<f64> = times
         .into_iter()
         .map(|mut times| {

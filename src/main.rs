@@ -58,9 +58,10 @@ fn main() -> ExitCode {
             };
         }
     };
-    let ahead = match &command {
-        Command::Run(args) => args.fork_ahead(),
-        _ => None,
+    let ahead = if let Command::Run(args) = &command {
+        args.fork_ahead()
+    } else {
+        None
     };
     log_to_stderr();
     run(command, ahead).unwrap_or_else(|error| {

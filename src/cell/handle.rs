@@ -126,7 +126,12 @@ impl Cell {
             incoming.stderr,
         ];
         descriptors.extend(incoming.script);
-        wire::send(&self.socket, &ToCell::Launch(launch), &descriptors).map_err(plain)?;
+        wire::send(
+            &self.socket,
+            &ToCell::Launch(Box::new(launch)),
+            &descriptors,
+        )
+        .map_err(plain)?;
         rustix::io::ioctl_fionbio(&ours, true).map_err(plain)?;
         // tokio's type for a UNIX socket; it is only waited on, and read by `wire`.
         let ours = UnixStream::from_std(ours.into())

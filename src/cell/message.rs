@@ -32,7 +32,7 @@ pub(crate) struct SetUp {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToCell {
     /// Run this command.
-    Launch(Launch),
+    Launch(Box<Launch>),
     /// The session ends in good order: there is nothing to clean up.
     Leave,
 }

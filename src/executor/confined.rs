@@ -493,14 +493,20 @@ impl InCells {
         };
         {
             let mut known = lock(&self.facts);
-            match failure.kind {
-                FailureKind::Namespaces if facts.namespaces.is_assumed() => {
-                    known.namespaces = refused();
-                }
-                FailureKind::Proc if facts.own_proc.is_assumed() => known.own_proc = refused(),
-                FailureKind::Listener if facts.listener.is_assumed() => known.listener = refused(),
-                _ => return Err(never_ran(failure)),
+            let (before, now) = match failure.kind {
+                FailureKind::Namespaces => (&facts.namespaces, &mut known.namespaces),
+                FailureKind::Proc => (&facts.own_proc, &mut known.own_proc),
+                FailureKind::Listener => (&facts.listener, &mut known.listener),
+                FailureKind::Changed
+                | FailureKind::Exec
+                | FailureKind::Workdir
+                | FailureKind::SetUp => return Err(never_ran(failure)),
+            };
+            // It was not asked for any more, and was refused all the same.
+            if !before.is_assumed() {
+                return Err(never_ran(failure));
             }
+            *now = refused();
         }
         tracing::info!(
             step = failure.step,
@@ -800,7 +806,7 @@ impl Running for InCell {
             } else {
                 Dialect::Landlock
             },
-            disk: &HostDisk::default(),
+            disk: &HostDisk,
         });
         SandboxReport {
             changed: self.changed(),

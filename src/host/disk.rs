@@ -480,6 +480,9 @@ mod tests {
         fs::create_dir(&outside).unwrap();
         symlink(&outside, inside.join("link")).unwrap();
         let policy = Policy {
+            pinned: Vec::new(),
+            protected_links: Vec::new(),
+            home: None,
             mode: Mode::WorkspaceWrite,
             workspace: inside.clone(),
             writable: vec![Place {
