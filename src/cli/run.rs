@@ -24,7 +24,6 @@ use crate::executor::{
 use crate::mode::ModeSource;
 use crate::outcome::{Ended, NeverRan, NeverRanCode};
 use crate::output::SpillCaps;
-use crate::policy::Network;
 use crate::request::{Command, ExecRequest};
 use crate::tools::{machine, text};
 
@@ -65,15 +64,6 @@ pub struct Args {
         required_unless_present = "text"
     )]
     program: Vec<OsString>,
-}
-
-impl Args {
-    /// Forks the command's cell, as the first thing that the program does with its arguments.
-    pub fn fork_ahead(&self) -> Option<Ahead> {
-        let own_network = self.select.network != Some(Network::Host);
-        let confined = self.select.mode.is_confined();
-        confined.then(|| crate::fork_ahead(own_network)).flatten()
-    }
 }
 
 /// Runs the command and says how it ended.
