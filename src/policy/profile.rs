@@ -348,7 +348,6 @@ struct RawEnvironment {
 /// A file being checked.
 struct Source<'a> {
     file: &'a str,
-    text: &'a str,
     /// Where lines end.
     ends: Vec<usize>,
 }
@@ -356,7 +355,7 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn new(file: &'a str, text: &'a str) -> Source<'a> {
         let ends = text.match_indices('\n').map(|(at, _)| at).collect();
-        Source { file, text, ends }
+        Source { file, ends }
     }
 
     fn origin(&self, span: &Range<usize>) -> Origin {
