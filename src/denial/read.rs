@@ -293,6 +293,13 @@ fn speaker(line: &str) -> Option<&str> {
 
 /// `sudo`, `su`, `ping` and other programs that need their set-user-id bit.
 fn privilege(seen: &Seen<'_>) -> Option<Reading> {
+    // PAM's answer when its set-user-id helper can't read the passwords; it follows su's own prompt.
+    if seen.has("su: system error") {
+        return Some(Reading {
+            errno: Some("EPERM"),
+            ..seen.reading(Some("setuid"), Subject::Privilege("su".to_owned()))
+        });
+    }
     let program = seen.program?;
     let told = seen.has("no new privileges")
         || seen.has("effective uid is not 0")
@@ -1486,6 +1493,7 @@ mod tests {
                 "sudo: effective uid is not 0, is /usr/bin/sudo on a file system with the 'nosuid' option set?",
                 "EPERM setuid privilege sudo",
             ),
+            ("Password: su: System error", "EPERM setuid privilege su"),
             (
                 "su: cannot set groups: Operation not permitted",
                 "EPERM setuid privilege su",

@@ -127,6 +127,7 @@ const WORDINGS: &[&str] = &[
     "effective uid is not 0",
     "must be setuid",
     "missing cap_net_raw",
+    "su: system error",
     "must be owned by uid 0",
     "attempt to write a readonly database",
     "failure writing output to destination",
