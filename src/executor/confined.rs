@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use tempfile::TempDir;
 
 use crate::cell::{
-    Ahead, Cell, Control, Failure, FailureKind, Incoming, Launch, Report, SetUp, Spill,
+    Ahead, Cell, Control, Failure, FailureKind, Go, Incoming, Launch, Report, SetUp, Spill,
     can_be_a_cell,
 };
 use crate::denial::{self, Collector, Dialect, Event};
@@ -390,15 +390,15 @@ impl InCells {
         let script_at = has_script.then_some(SCRIPT_AT);
         let argv = command::argv(&spec.command, SCRIPT_AT);
         let env = self.environment(spec, prepared);
-        let words = |words: &[OsString]| -> Result<Vec<CString>, NeverRan> {
-            words.iter().map(|word| c_string(word)).collect()
-        };
-        Ok(Launch {
+        let go = Go {
             candidates: command::candidates(&spec.command, &env, &spec.workdir)
                 .iter()
                 .map(|path| c_string(path.as_os_str()))
                 .collect::<Result<_, _>>()?,
-            argv: words(&argv)?,
+            argv: argv
+                .iter()
+                .map(|word| c_string(word))
+                .collect::<Result<_, _>>()?,
             env: env
                 .iter()
                 .map(|(name, value)| {
@@ -409,15 +409,16 @@ impl InCells {
                 })
                 .collect::<Result<_, _>>()?,
             workdir: c_string(spec.workdir.as_os_str())?,
-            spill: self
-                .spills
-                .of(spec.session.as_deref())
-                .path()
-                .map(|path| c_string(path.as_os_str()).map(|path| Spill { path }))
-                .transpose()?,
-            plan: prepared.planned.plan.clone(),
             null_stdin: spec.stdin.is_none(),
             script_at,
+        };
+        let spill = self.spills.of(spec.session.as_deref()).path();
+        Ok(Launch {
+            plan: prepared.planned.plan.clone(),
+            spill: spill
+                .map(|path| c_string(path.as_os_str()).map(|path| Spill { path }))
+                .transpose()?,
+            go,
         })
     }
 
