@@ -101,6 +101,15 @@ fn prepare(tree: Tree, place: &Place<'_>) -> Result<SignalFd, Failure> {
             if nix::unistd::getppid().as_raw().cast_unsigned() != place.cell {
                 return Err(Failure::new(Kind::SetUp, "the cell is gone", Errno::ESRCH));
             }
+            // Else the numbers there would be those of other processes.
+            let own = std::fs::read_link("/proc/self").unwrap_or_default();
+            if own.to_str() != Some(&std::process::id().to_string()) {
+                return Err(Failure::new(
+                    Kind::SetUp,
+                    "find the command's processes: /proc isn't that of this PID namespace",
+                    Errno::ESRCH,
+                ));
+            }
         }
     }
     let mut signals = SigSet::empty();

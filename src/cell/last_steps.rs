@@ -172,9 +172,10 @@ fn abi(number: u32) -> ABI {
 
 fn drop_capabilities(plan: &Plan) -> Result<(), Failure> {
     let keep = CapabilitySet::from_bits_retain(plan.capabilities);
-    // The bounding set can only be dropped with CAP_SETPCAP, which a caller without namespaces lacks; it
-    // has no capability to lose either, and no_new_privs keeps programs from giving any.
-    if plan.view.is_some() || nix::unistd::geteuid().is_root() {
+    // The bounding set can only be dropped with CAP_SETPCAP, which a caller without namespaces may lack.
+    // Nothing is lost: under no_new_privs no program gives a capability that its caller hasn't got.
+    let held = rustix::thread::capabilities(None).step(Kind::SetUp, "read capabilities")?;
+    if held.effective.contains(CapabilitySet::SETPCAP) {
         for number in 0..64 {
             let one = CapabilitySet::from_bits_retain(1 << number);
             if !keep.contains(one) {

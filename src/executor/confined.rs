@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -88,6 +89,7 @@ impl Confined {
             confinement,
             spills: Arc::clone(&spills),
             facts: Mutex::new(HostFacts::read()),
+            proven: AtomicBool::new(false),
             sessions: Mutex::default(),
         });
         Confined {
@@ -141,6 +143,8 @@ struct InCells {
     confinement: Confinement,
     spills: Arc<Spills>,
     facts: Mutex<HostFacts>,
+    /// Whether a command has run in namespaces: then they are there, and a failure is no reason for less.
+    proven: AtomicBool,
     sessions: Mutex<HashMap<Key, Arc<Session>>>,
 }
 
@@ -290,7 +294,12 @@ impl InCells {
         drop((stdout_in, stderr_in));
         let mut missing = prepared.planned.enforcement.missing.clone();
         match control.next().await {
-            Some(Report::Started { notes }) => missing.extend(notes),
+            Some(Report::Started { notes }) => {
+                missing.extend(notes);
+                if prepared.planned.plan.view.is_some() {
+                    self.proven.store(true, Ordering::Relaxed);
+                }
+            }
             Some(Report::Failed(failure)) => return Ok(Err(failure)),
             Some(Report::Exited { .. }) | None => {
                 *lock(&prepared.session.cell) = None;
@@ -444,7 +453,9 @@ impl InCells {
         {
             let mut known = lock(&self.facts);
             match failure.kind {
-                FailureKind::Namespaces if facts.namespaces.is_assumed() => {
+                FailureKind::Namespaces
+                    if facts.namespaces.is_assumed() && !self.proven.load(Ordering::Relaxed) =>
+                {
                     known.namespaces = refused();
                 }
                 FailureKind::Proc if facts.own_proc.is_assumed() => known.own_proc = refused(),
@@ -476,8 +487,16 @@ impl Session {
         }
         let folder = tempfile::Builder::new()
             .prefix("cofferdam-scratch-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
             .tempdir()
-            .map_err(|error| step("make a scratch folder", command::os_error(&error)))?;
+            .map_err(|error| {
+                NeverRan::step(
+                    NeverRanCode::SandboxUnavailable,
+                    "make a scratch folder",
+                    command::os_error(&error),
+                    "name a folder that can be written: export TMPDIR=DIR",
+                )
+            })?;
         let path = folder.path().to_owned();
         *scratch = Some(folder);
         Ok(path)

@@ -106,7 +106,9 @@ fn nameless_owner() -> Option<u32> {
         .sum();
     let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
     // The kernel's default, where a container hides the setting.
-    let overflow = overflow.map_or(Ok(65534), |text| text.trim().parse()).ok()?;
+    let overflow = overflow
+        .map_or(Ok(65534), |text| text.trim().parse())
+        .ok()?;
     (mapped < u64::from(u32::MAX)).then_some(overflow)
 }
 

@@ -240,7 +240,7 @@ pub fn plan(
     } else {
         0
     };
-    let supervised = facts.listener.is_assumed();
+    let supervised = supervised(facts, namespaces);
     let filters = filters::refusals(
         policy,
         filters::Arguments {
@@ -408,6 +408,11 @@ fn landlock(
     })
 }
 
+/// Whether an init can judge `connect`: it needs a listener, and a `/proc` to tell sockets by path.
+fn supervised(facts: &HostFacts, namespaces: bool) -> bool {
+    facts.listener.is_assumed() && (facts.own_proc.is_assumed() || !namespaces)
+}
+
 fn missing(policy: &Policy, facts: &HostFacts, namespaces: bool) -> Vec<String> {
     let mut missing = Vec::new();
     let mut say = |words: &str| missing.push(words.to_owned());
@@ -437,6 +442,8 @@ fn missing(policy: &Policy, facts: &HostFacts, namespaces: bool) -> Vec<String> 
     }
     if !facts.listener.is_assumed() {
         say("UNIX sockets can't be used at all, for no seccomp listener can be had");
+    } else if !supervised(facts, namespaces) {
+        say("UNIX sockets can't be used at all, for a path can't be judged without /proc");
     }
     if policy.network == Network::Host && facts.landlock_abi < 6 {
         say("abstract UNIX sockets of the host");
