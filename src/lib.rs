@@ -41,4 +41,4 @@ pub mod mcp;
 #[cfg(feature = "cli")]
 pub mod cli;
 
-pub use cell::cell_main;
+pub use cell::{Ahead, cell_main, fork_ahead};

@@ -60,8 +60,13 @@ fn main() -> ExitCode {
             };
         }
     };
+    let ahead = if let Command::Run(args) = &command {
+        args.fork_ahead()
+    } else {
+        None
+    };
     log_to_stderr();
-    run(command).unwrap_or_else(|error| {
+    run(command, ahead).unwrap_or_else(|error| {
         // When standard error is gone, nobody is left to tell.
         writeln!(std::io::stderr(), "cofferdam: {error:#}").ok();
         ExitCode::from(exit::REFUSED)
@@ -81,7 +86,7 @@ fn log_to_stderr() {
         .init();
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
+fn run(command: Command, ahead: Option<cofferdam::Ahead>) -> anyhow::Result<ExitCode> {
     match command {
         Command::Doctor(args) => cli::doctor::run(&args),
         Command::Explain(args) => cli::explain::run(&args),
@@ -89,7 +94,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Session(args) => cli::session::run(&args),
         Command::Audit(args) => cli::audit::run(&args),
         Command::Classify(args) => cli::classify::run(&args),
-        Command::Run(args) => single_threaded()?.block_on(cli::run::run(&args)),
+        Command::Run(args) => single_threaded()?.block_on(cli::run::run(&args, ahead)),
         #[cfg(feature = "mcp")]
         Command::Mcp(args) => {
             let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -352,7 +352,11 @@ impl Command<'_> {
         match status {
             WaitStatus::Exited(pid, status) => self.note(pid, Ended::Exited(status)),
             WaitStatus::Signaled(pid, signal, _) => self.note(pid, Ended::Signalled(signal as i32)),
-            _ => {}
+            WaitStatus::Stopped(..)
+            | WaitStatus::PtraceEvent(..)
+            | WaitStatus::PtraceSyscall(_)
+            | WaitStatus::Continued(_)
+            | WaitStatus::StillAlive => {}
         }
     }
 }

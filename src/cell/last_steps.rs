@@ -202,11 +202,12 @@ fn drop_capabilities(plan: &Plan) -> Result<(), Failure> {
 fn execute(launch: &Launch) -> Failure {
     let mut refused = Errno::ENOENT;
     for candidate in &launch.candidates {
-        match sys::execve(candidate, &launch.argv, &launch.env) {
-            // As execvp(3): a folder of PATH that hasn't got it, or won't show it, doesn't end the search.
-            Errno::ENOENT | Errno::ENOTDIR => {}
-            Errno::EACCES => refused = Errno::EACCES,
-            errno => return Failure::new(Kind::Exec, "execve", errno).about(candidate.to_bytes()),
+        let errno = sys::execve(candidate, &launch.argv, &launch.env);
+        // As execvp(3): a folder of PATH that hasn't got it, or won't show it, doesn't end the search.
+        if errno == Errno::EACCES {
+            refused = errno;
+        } else if errno != Errno::ENOENT && errno != Errno::ENOTDIR {
+            return Failure::new(Kind::Exec, "execve", errno).about(candidate.to_bytes());
         }
     }
     let name = launch.argv.first().map_or(&[][..], |name| name.to_bytes());

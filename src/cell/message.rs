@@ -24,9 +24,20 @@ pub(crate) struct SetUp {
     pub uid: u32,
     /// The caller's group, kept inside.
     pub gid: u32,
+    /// A folder of the session's to remove when the harness is gone: it can't when it was killed.
+    pub remove_at_end: Option<CString>,
 }
 
-/// Every later message to a cell: run this command. Descriptors beside it: control socket, standard
+/// Every later message to a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToCell {
+    /// Run this command.
+    Launch(Box<Launch>),
+    /// The session ends in good order: there is nothing to clean up.
+    Leave,
+}
+
+/// A command to run. Descriptors beside it: control socket, standard
 /// input, output, error, and the script when there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Launch {

@@ -21,6 +21,7 @@ mod supervisor;
 mod view;
 mod wire;
 
+pub use handle::{Ahead, fork_ahead};
 pub(crate) use handle::{Cell, Control, Incoming};
 pub(crate) use message::{Failure, FailureKind, Launch, Report, SetUp, Spill};
 

@@ -4,6 +4,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use std::os::unix::ffi::OsStrExt;
+
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
@@ -13,7 +15,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 
 use super::init;
-use super::message::{Failure, FailureKind as Kind, Launch, Report, SetUp, Step};
+use super::message::{Failure, FailureKind as Kind, Launch, Report, SetUp, Step, ToCell};
 use super::view::{ViewId, Views};
 use super::wire;
 use crate::plan::{Proc, Tree};
@@ -75,6 +77,7 @@ fn serve() -> Result<(), Failure> {
     };
     let mut cell = ready.and_then(|()| Cell::enter(setup));
     let mut running: Vec<Running> = Vec::new();
+    let mut in_good_order = false;
     loop {
         let mut polled = [
             PollFd::new(socket.as_fd(), PollFlags::POLLIN),
@@ -91,8 +94,12 @@ fn serve() -> Result<(), Failure> {
             reap(&mut running);
         }
         if from_harness {
-            match wire::receive::<Launch>(&socket) {
-                Ok(Some((launch, descriptors))) => {
+            match wire::receive::<ToCell>(&socket) {
+                Ok(Some((ToCell::Leave, _))) => {
+                    in_good_order = true;
+                    break;
+                }
+                Ok(Some((ToCell::Launch(launch), descriptors))) => {
                     running.extend(match &mut cell {
                         Ok(cell) => cell.launch(&launch, descriptors),
                         Err(failure) => refuse(failure.clone(), &descriptors),
@@ -103,7 +110,9 @@ fn serve() -> Result<(), Failure> {
             }
         }
     }
-    drop(cell);
+    if let Ok(cell) = &mut cell {
+        cell.spare = None;
+    }
     for command in &running {
         // It may have ended by itself.
         kill(command.init, Signal::SIGKILL)
@@ -111,7 +120,10 @@ fn serve() -> Result<(), Failure> {
             .ok();
     }
     while waitpid(None, None).is_ok() {}
-    Ok(())
+    match &cell {
+        Ok(cell) if !in_good_order => cell.clean_up(),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 fn ignore_gone(errno: Errno) -> Result<(), Errno> {
@@ -186,6 +198,23 @@ impl Cell {
             spare: None,
             notes,
         })
+    }
+
+    /// Removes what a killed harness has left of the session.
+    fn clean_up(&self) -> Result<(), Failure> {
+        let Some(folder) = &self.setup.remove_at_end else {
+            return Ok(());
+        };
+        if let Some(views) = &self.views {
+            views.enter_base()?;
+        }
+        let folder = std::ffi::OsStr::from_bytes(folder.to_bytes());
+        match std::fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).step(Kind::SetUp, "remove the spill folder")
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     fn launch(&mut self, launch: &Launch, descriptors: Vec<OwnedFd>) -> Option<Running> {

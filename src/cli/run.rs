@@ -17,11 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::exit;
 use super::select::{Select, absolute};
+use crate::cell::Ahead;
 use crate::executor::{
     Confined, Confinement, Cut, Executor, Finished, Live, Ran, Settings, Stream, Watch,
 };
 use crate::mode::ModeSource;
 use crate::outcome::{Ended, NeverRan, NeverRanCode};
+use crate::output::SpillCaps;
+use crate::policy::Network;
 use crate::request::{Command, ExecRequest};
 use crate::tools::{machine, text};
 
@@ -64,12 +67,21 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
+impl Args {
+    /// Forks the command's cell, as the first thing that the program does with its arguments.
+    pub fn fork_ahead(&self) -> Option<Ahead> {
+        let own_network = self.select.network != Some(Network::Host);
+        let confined = self.select.mode.is_confined();
+        confined.then(|| crate::fork_ahead(own_network)).flatten()
+    }
+}
+
 /// Runs the command and says how it ended.
 ///
 /// # Errors
 /// Standard output or input is broken.
-pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let ran = match prepare(args) {
+pub async fn run(args: &Args, ahead: Option<Ahead>) -> anyhow::Result<ExitCode> {
+    let ran = match prepare(args, ahead) {
         Ok((executor, request)) => {
             let ran = follow(args, &executor, request).await;
             if let Ok(finished) = &ran
@@ -78,7 +90,7 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 // Nobody could read them later: the caller was told the paths, and removes them.
                 executor.spill_dir(None).keep();
             }
-            executor.shutdown().await;
+            // The command is gone; its cell ends by itself when its socket closes.
             ran
         }
         Err(error) => Err(error),
@@ -103,7 +115,7 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn prepare(args: &Args) -> Result<(Confined, ExecRequest), NeverRan> {
+fn prepare(args: &Args, ahead: Option<Ahead>) -> Result<(Confined, ExecRequest), NeverRan> {
     let invalid = |error: anyhow::Error| {
         NeverRan::refused(NeverRanCode::InvalidArgs, format!("{error:#}"), "")
     };
@@ -127,6 +139,15 @@ fn prepare(args: &Args) -> Result<(Confined, ExecRequest), NeverRan> {
         Settings {
             workspace: Some(workspace.unwrap_or_else(|| here.clone())),
             tail_bytes: if args.select.json { JSON_TAIL } else { 0 },
+            // What is passed on as it comes needs no copy.
+            spill_caps: if args.select.json {
+                SpillCaps::default()
+            } else {
+                SpillCaps {
+                    file: 0,
+                    session: 0,
+                }
+            },
             ..Settings::default()
         },
         Confinement {
@@ -138,6 +159,9 @@ fn prepare(args: &Args) -> Result<(Confined, ExecRequest), NeverRan> {
             ..Confinement::default()
         },
     );
+    if let Some(ahead) = ahead {
+        executor.adopt(ahead);
+    }
     let mut request = ExecRequest::new(command(args).map_err(invalid)?);
     request.workdir = Some(match &args.workdir {
         Some(workdir) => absolute(workdir).map_err(invalid)?,

@@ -97,6 +97,14 @@ const OTHER_SYMBOLS: &[(&str, &str)] = &[
 /// Where a program's own wording of a failure starts.
 const WORDINGS: &[&str] = &[
     "could not resolve",
+    "kann nicht aufgelöst werden",
+    "impossible de résoudre",
+    "no se pudo resolver",
+    "não foi possível resolver",
+    "не удаётся разрешить",
+    "解決できません",
+    "无法解析",
+    "해석할 수 없",
     "couldn't resolve",
     "unable to resolve",
     "can't resolve",

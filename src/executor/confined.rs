@@ -17,7 +17,8 @@ use nix::errno::Errno;
 use tempfile::TempDir;
 
 use crate::cell::{
-    Cell, Control, Failure, FailureKind, Incoming, Launch, Report, SetUp, Spill, can_be_a_cell,
+    Ahead, Cell, Control, Failure, FailureKind, Incoming, Launch, Report, SetUp, Spill,
+    can_be_a_cell,
 };
 use crate::denial::{self, Collector, Dialect, Event};
 use crate::environment::Rules;
@@ -53,7 +54,8 @@ pub struct Confinement {
     /// The cofferdam binary. `None`: this executable when its `main` calls
     /// [`cell_main`](crate::cell_main) first, else `cofferdam` beside it or on PATH.
     pub binary: Option<PathBuf>,
-    /// Whether sessions have many commands, so that each keeps one init ready for the next.
+    /// Whether sessions have many commands: each keeps one init ready for the next, and its cell removes
+    /// the spill folder of a harness that was killed.
     pub prepare: bool,
 }
 
@@ -91,6 +93,7 @@ impl Confined {
             facts: Mutex::new(HostFacts::read()),
             proven: AtomicBool::new(false),
             sessions: Mutex::default(),
+            ahead: Mutex::default(),
         });
         Confined {
             supervised: Supervised::new(
@@ -105,6 +108,11 @@ impl Confined {
     /// The folder that holds a session's spill files; that of requests without a session for `None`.
     pub fn spill_dir(&self, session: Option<&str>) -> Arc<SpillDir> {
         self.supervised.spills().of(session)
+    }
+
+    /// Takes a cell that was forked ahead, for the first session that it fits.
+    pub fn adopt(&self, ahead: Ahead) {
+        *lock(&self.launcher.ahead) = Some(ahead);
     }
 
     /// What is known of the host so far.
@@ -134,7 +142,9 @@ impl Supervising for Confined {
             keep: &policy.environment.keep,
             set: &policy.environment.set,
         };
-        settings.spec(request, workspace, mode, rules)
+        let mut spec = settings.spec(request, workspace, mode, rules)?;
+        spec.policy = Some(Arc::new(policy));
+        Ok(spec)
     }
 }
 
@@ -146,6 +156,8 @@ struct InCells {
     /// Whether a command has run in namespaces: then they are there, and a failure is no reason for less.
     proven: AtomicBool,
     sessions: Mutex<HashMap<Key, Arc<Session>>>,
+    /// A cell that was forked ahead.
+    ahead: Mutex<Option<Ahead>>,
 }
 
 /// The session, and whether it has a network namespace of its own.
@@ -154,6 +166,8 @@ type Key = (Option<String>, bool);
 #[derive(Default)]
 struct Session {
     cell: Mutex<Option<Cell>>,
+    /// The last plan, and what it was made from.
+    planned: Mutex<Option<(PlanInputs, Arc<Planned>)>>,
     /// Stands in for the private `/tmp` where namespaces can't be had.
     scratch: Mutex<Option<TempDir>>,
 }
@@ -209,12 +223,23 @@ async fn end(sessions: Vec<Arc<Session>>) {
     }
 }
 
+/// What a plan is made from.
+#[derive(PartialEq)]
+struct PlanInputs {
+    policy: Arc<Policy>,
+    identities: Identities,
+    facts: HostFacts,
+    scratch: PathBuf,
+}
+
 /// Everything that is decided before the cell is asked.
 struct Prepared {
-    policy: Policy,
-    planned: Planned,
+    policy: Arc<Policy>,
+    planned: Arc<Planned>,
     session: Arc<Session>,
     scratch: PathBuf,
+    /// Where the session's spill folder is or would be.
+    spill: PathBuf,
 }
 
 impl InCells {
@@ -234,7 +259,10 @@ impl InCells {
     }
 
     fn prepare(&self, spec: &ExecSpec, facts: &HostFacts) -> Result<Prepared, NeverRan> {
-        let policy = self.policy(spec.mode, &spec.workspace)?;
+        let policy = match &spec.policy {
+            Some(policy) => Arc::clone(policy),
+            None => Arc::new(self.policy(spec.mode, &spec.workspace)?),
+        };
         let own_network = policy.network == Network::None;
         let session = Arc::clone(
             lock(&self.sessions)
@@ -246,7 +274,12 @@ impl InCells {
         } else {
             session.scratch()?
         };
-        let planned = plan(&policy, &identities(&policy), facts, &scratch).map_err(no_plan)?;
+        let planned = session.plan(PlanInputs {
+            policy: Arc::clone(&policy),
+            identities: identities(&policy),
+            facts: facts.clone(),
+            scratch: scratch.clone(),
+        })?;
         if policy.require == Require::Full && planned.enforcement.level == Level::Partial {
             return Err(NeverRan::refused(
                 NeverRanCode::SandboxUnavailable,
@@ -262,6 +295,7 @@ impl InCells {
             planned,
             session,
             scratch,
+            spill: self.spills.of(spec.session.as_deref()).planned().to_owned(),
         })
     }
 
@@ -290,7 +324,7 @@ impl InCells {
             stderr: stderr_in.as_fd(),
             script: script.as_ref().map(AsFd::as_fd),
         };
-        let control = self.ask(&prepared, &launch, &incoming)?;
+        let control = self.ask(&prepared, launch, &incoming)?;
         drop((stdout_in, stderr_in));
         let mut missing = prepared.planned.enforcement.missing.clone();
         match control.next().await {
@@ -315,6 +349,7 @@ impl InCells {
             running: Box::new(InCell {
                 control,
                 end: None,
+                links: links(&prepared.policy),
                 policy: prepared.policy,
                 view: prepared.planned.plan.view.is_some(),
                 enforcement: Enforcement {
@@ -395,12 +430,12 @@ impl InCells {
     fn ask(
         &self,
         prepared: &Prepared,
-        launch: &Launch,
+        launch: Launch,
         incoming: &Incoming<'_>,
     ) -> Result<Control, NeverRan> {
         let mut cell = lock(&prepared.session.cell);
         if let Some(running) = &*cell {
-            match running.launch(launch, incoming) {
+            match running.launch(launch.clone(), incoming) {
                 Ok(control) => return Ok(control),
                 // It was killed from outside; its scratch is lost with it.
                 Err(errno) => tracing::warn!(%errno, "a session's cell has gone; starting another"),
@@ -421,11 +456,7 @@ impl InCells {
             .iter()
             .map(|place| place.path.as_path())
             .collect();
-        let binary = binary::find(
-            self.confinement.binary.as_deref(),
-            can_be_a_cell(),
-            &writable,
-        )?;
+        let binary = self.binary(&writable)?;
         let facts = lock(&self.facts).clone();
         let setup = SetUp {
             namespaces: prepared.planned.plan.view.is_some(),
@@ -433,15 +464,34 @@ impl InCells {
             prepare: self.confinement.prepare,
             uid: facts.uid,
             gid: facts.gid,
+            // A program that runs one command keeps its copies, or has none.
+            remove_at_end: self
+                .confinement
+                .prepare
+                .then(|| c_string(prepared.spill.as_os_str()))
+                .transpose()?,
         };
-        Cell::start(&binary, &setup).map_err(|error| {
+        let failed = |error: std::io::Error| {
             NeverRan::step(
                 NeverRanCode::SandboxUnavailable,
                 format!("start {}", binary.display()),
                 command::os_error(&error),
                 "name a working cofferdam binary",
             )
-        })
+        };
+        let ahead = lock(&self.ahead).take();
+        match ahead.and_then(|ahead| ahead.into_cell(&setup)) {
+            Some(cell) => Ok(cell),
+            None => Cell::start(&binary, &setup).map_err(failed),
+        }
+    }
+
+    fn binary(&self, writable: &[&Path]) -> Result<PathBuf, NeverRan> {
+        binary::find(
+            self.confinement.binary.as_deref(),
+            can_be_a_cell(),
+            writable,
+        )
     }
 
     /// What a failed step teaches about the host, or why the call ends here.
@@ -452,16 +502,22 @@ impl InCells {
         };
         {
             let mut known = lock(&self.facts);
-            match failure.kind {
-                FailureKind::Namespaces
-                    if facts.namespaces.is_assumed() && !self.proven.load(Ordering::Relaxed) =>
-                {
-                    known.namespaces = refused();
-                }
-                FailureKind::Proc if facts.own_proc.is_assumed() => known.own_proc = refused(),
-                FailureKind::Listener if facts.listener.is_assumed() => known.listener = refused(),
-                _ => return Err(never_ran(failure)),
+            let (before, now) = match failure.kind {
+                FailureKind::Namespaces => (&facts.namespaces, &mut known.namespaces),
+                FailureKind::Proc => (&facts.own_proc, &mut known.own_proc),
+                FailureKind::Listener => (&facts.listener, &mut known.listener),
+                FailureKind::Changed
+                | FailureKind::Exec
+                | FailureKind::Workdir
+                | FailureKind::SetUp => return Err(never_ran(failure)),
+            };
+            // It was not asked for any more, and was refused all the same; or it was had before.
+            let proven =
+                failure.kind == FailureKind::Namespaces && self.proven.load(Ordering::Relaxed);
+            if !before.is_assumed() || proven {
+                return Err(never_ran(failure));
             }
+            *now = refused();
         }
         tracing::info!(
             step = failure.step,
@@ -480,6 +536,25 @@ impl InCells {
 const SCRIPT_AT: i32 = 9;
 
 impl Session {
+    /// The plan for these inputs; that of the call before when nothing has changed.
+    fn plan(&self, inputs: PlanInputs) -> Result<Arc<Planned>, NeverRan> {
+        let mut last = lock(&self.planned);
+        if let Some((known, planned)) = &*last
+            && *known == inputs
+        {
+            return Ok(Arc::clone(planned));
+        }
+        let planned = plan(
+            &inputs.policy,
+            &inputs.identities,
+            &inputs.facts,
+            &inputs.scratch,
+        );
+        let planned = Arc::new(planned.map_err(no_plan)?);
+        *last = Some((inputs, Arc::clone(&planned)));
+        Ok(planned)
+    }
+
     fn scratch(&self) -> Result<PathBuf, NeverRan> {
         let mut scratch = lock(&self.scratch);
         if let Some(folder) = &*scratch {
@@ -501,6 +576,13 @@ impl Session {
         *scratch = Some(folder);
         Ok(path)
     }
+}
+
+fn links(policy: &Policy) -> Vec<(PathBuf, Option<PathBuf>)> {
+    let links = policy.protected_links.iter();
+    links
+        .map(|place| (place.path.clone(), std::fs::read_link(&place.path).ok()))
+        .collect()
 }
 
 fn identities(policy: &Policy) -> Identities {
@@ -631,10 +713,12 @@ impl Live for Witness {
 struct InCell {
     control: Control,
     end: Option<End>,
-    policy: Policy,
+    policy: Arc<Policy>,
     /// Whether it has a view of its own, or Landlock alone.
     view: bool,
     enforcement: Enforcement,
+    /// Links on the way to protected paths, and where they led.
+    links: Vec<(PathBuf, Option<PathBuf>)>,
     witness: Arc<Witness>,
 }
 
@@ -645,6 +729,15 @@ struct End {
 }
 
 impl InCell {
+    /// What a mount can't protect: paths that weren't there, and links.
+    fn changed(&self) -> Vec<PathBuf> {
+        let absent = self.policy.protected_absent.iter().map(|place| &place.path);
+        let made = absent.filter(|path| std::fs::symlink_metadata(path).is_ok());
+        let links = self.links.iter();
+        let moved = links.filter(|(path, target)| std::fs::read_link(path).ok() != *target);
+        made.chain(moved.map(|(path, _)| path)).cloned().collect()
+    }
+
     async fn end(&mut self) -> Ended {
         loop {
             if let Some(end) = &self.end {
@@ -732,9 +825,10 @@ impl Running for InCell {
             } else {
                 Dialect::Landlock
             },
-            disk: &HostDisk::default(),
+            disk: &HostDisk,
         });
         SandboxReport {
+            changed: self.changed(),
             mode: spec.mode,
             level: Some(self.enforcement.level),
             missing: self.enforcement.missing.clone(),

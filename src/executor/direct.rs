@@ -290,6 +290,7 @@ impl Running for Child {
         _stderr: &Captured,
     ) -> SandboxReport {
         SandboxReport {
+            changed: Vec::new(),
             mode: spec.mode,
             level: None,
             missing: std::mem::take(&mut self.missing),

@@ -28,7 +28,8 @@ pub fn finished(finished: &Finished) -> Value {
     })
 }
 
-/// What the confinement has to say: `{mode, enforcement, missing, denied, denials}`.
+/// What the confinement has to say: `{mode, enforcement, missing, denied, denials,
+/// changed}`.
 pub fn report(report: &SandboxReport) -> Value {
     json!({
         "mode": report.mode,
@@ -36,6 +37,7 @@ pub fn report(report: &SandboxReport) -> Value {
         "missing": report.missing,
         "denied": report.denied(),
         "denials": report.denials.iter().map(fact).collect::<Vec<_>>(),
+        "changed": report.changed.iter().map(|changed| path(changed)).collect::<Vec<_>>(),
     })
 }
 
