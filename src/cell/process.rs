@@ -202,19 +202,20 @@ impl Cell {
 
     /// Removes what a killed harness has left of the session.
     fn clean_up(&self) -> Result<(), Failure> {
-        let Some(folder) = &self.setup.remove_at_end else {
-            return Ok(());
-        };
         if let Some(views) = &self.views {
             views.enter_base()?;
         }
-        let folder = std::ffi::OsStr::from_bytes(folder.to_bytes());
-        match std::fs::remove_dir_all(folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).step(Kind::SetUp, "remove the spill folder")
+        let mut done = Ok(());
+        for folder in &self.setup.remove_at_end {
+            let folder = std::ffi::OsStr::from_bytes(folder.to_bytes());
+            match std::fs::remove_dir_all(folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    done = Err(error).step(Kind::SetUp, "remove a folder of the session");
+                }
+                Ok(()) | Err(_) => {}
             }
-            Ok(()) | Err(_) => Ok(()),
         }
+        done
     }
 
     fn launch(&mut self, launch: &Launch, descriptors: Vec<OwnedFd>) -> Option<Running> {

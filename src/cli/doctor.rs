@@ -299,12 +299,17 @@ impl Found {
             0 => writeln!(out, "  Landlock            no")?,
             abi => writeln!(out, "  Landlock            yes, ABI {abi}")?,
         }
-        for lack in &host.landlock.lacks {
-            writeln!(
+        let lacks = host.landlock.lacks.iter();
+        for lack in lacks.filter(|_| host.landlock.abi > 0) {
+            write!(
                 out,
-                "      lacks {} (ABI {}, Linux {}); carried by {}",
-                lack.what, lack.abi, lack.kernel, lack.carried_by
+                "      lacks {} (ABI {}, Linux {})",
+                lack.what, lack.abi, lack.kernel
             )?;
+            if host.namespaces.mount.given {
+                write!(out, "; carried by {}", lack.carried_by)?;
+            }
+            writeln!(out)?;
         }
         for (name, answer) in answers(host) {
             writeln!(out, "  {name:<19} {}", said(answer))?;

@@ -464,12 +464,7 @@ impl InCells {
             prepare: self.confinement.prepare,
             uid: facts.uid,
             gid: facts.gid,
-            // A program that runs one command keeps its copies, or has none.
-            remove_at_end: self
-                .confinement
-                .prepare
-                .then(|| c_string(prepared.spill.as_os_str()))
-                .transpose()?,
+            remove_at_end: self.left_behind(prepared)?,
         };
         let failed = |error: std::io::Error| {
             NeverRan::step(
@@ -484,6 +479,18 @@ impl InCells {
             Some(cell) => Ok(cell),
             None => Cell::start(&binary, &setup).map_err(failed),
         }
+    }
+
+    /// The session's folders on the host, which a killed harness leaves.
+    fn left_behind(&self, prepared: &Prepared) -> Result<Vec<CString>, NeverRan> {
+        // A program that runs one command keeps its copies, or has none.
+        let spill = Some(&prepared.spill).filter(|_| self.confinement.prepare);
+        let scratch = Some(&prepared.scratch).filter(|path| !path.as_os_str().is_empty());
+        spill
+            .into_iter()
+            .chain(scratch)
+            .map(|path| c_string(path.as_os_str()))
+            .collect()
     }
 
     fn binary(&self, writable: &[&Path]) -> Result<PathBuf, NeverRan> {

@@ -56,6 +56,7 @@ pub(super) fn gaps(host: &Host, binary: &Result<PathBuf, NeverRan>, trials: &[Tr
     gaps
 }
 
+const OUTSIDE: &str = "# run it outside of that sandbox\ncofferdam doctor";
 const HANGS: &str = "# say what is tried, and look for a mount that hangs\n\
                      COFFERDAM_LOG=debug cofferdam run -- true\n\
                      findmnt -rno TARGET | while read -r at; do timeout 1 stat -t \"$at\" >/dev/null || echo \"$at\"; done";
@@ -85,6 +86,9 @@ fn namespaces(host: &Host, binary: Option<&Path>) -> Option<Gap> {
     } else if ordinary && settings.unprivileged_userns_clone == Some(0) {
         by = "; kernel.unprivileged_userns_clone is 0";
         setting("kernel.unprivileged_userns_clone", "1")
+    } else if host.seccomp.listener.errno.as_deref() == Some("EBUSY") {
+        by = "; an outer sandbox refuses it";
+        OUTSIDE.to_owned()
     } else if let Some(container) = &settings.container {
         by = "; a container's own filter or profile refuses it";
         in_container(container, host)
@@ -115,10 +119,19 @@ fn namespaces(host: &Host, binary: Option<&Path>) -> Option<Gap> {
         }
     };
     Some(Gap {
-        what: "commands run under Landlock alone, and enforcement is partial".to_owned(),
+        what: alone(host),
         why: format!("{}{by}", because(refused)),
         remedy,
     })
+}
+
+/// What is lost where namespaces can't be had.
+fn alone(host: &Host) -> String {
+    match host.landlock.abi {
+        0 => "no command can be confined",
+        _ => "commands run under Landlock alone, and enforcement is partial",
+    }
+    .to_owned()
 }
 
 /// Now, and after the next start.
@@ -206,27 +219,24 @@ fn proc(host: &Host) -> Option<Gap> {
 fn landlock(host: &Host) -> Option<Gap> {
     let namespaces = host.namespaces.user.given && host.namespaces.mount.given;
     let modules = host.settings.security_modules.as_deref();
+    let pipes = if namespaces {
+        "named pipes outside can be written, and enforcement is partial"
+    } else {
+        "without namespaces no command can be confined"
+    };
     let (what, why, remedy) = match host.landlock.abi {
         0 if modules.is_some_and(|modules| modules.split(',').any(|name| name == "landlock")) => (
-            "named pipes outside can be written",
+            pipes,
             "the kernel has Landlock, but a filter refuses it".to_owned(),
             in_container(host.settings.container.as_deref().unwrap_or("docker"), host),
         ),
-        0 => {
-            let others = modules.unwrap_or("lockdown,yama,integrity,apparmor");
-            (
-                "named pipes outside can be written",
-                "the kernel has no Landlock, or it isn't switched on".to_owned(),
-                format!(
-                    "# with CONFIG_SECURITY_LANDLOCK=y (Linux 5.13 or later): add it to the kernel's \
-                     parameters and start again\n\
-                     echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX lsm=landlock,{others}\"' | \
-                     sudo tee /etc/default/grub.d/60-landlock.cfg && sudo update-grub"
-                ),
-            )
-        }
+        0 => (
+            pipes,
+            "the kernel has no Landlock, or it isn't switched on".to_owned(),
+            LANDLOCK.to_owned(),
+        ),
         1 if namespaces => (
-            "named pipes outside can be written",
+            pipes,
             "Landlock 1 would refuse every move between folders, so it isn't used".to_owned(),
             KERNEL_5_19.to_owned(),
         ),
@@ -252,6 +262,13 @@ fn landlock(host: &Host) -> Option<Gap> {
     })
 }
 
+/// The parameter replaces the whole list of modules, so the present ones are named again.
+const LANDLOCK: &str = "# with CONFIG_SECURITY_LANDLOCK=y (Linux 5.13 or later): name it in the kernel's \
+     parameters, and start again\n\
+     echo \"GRUB_CMDLINE_LINUX=\\\"\\$GRUB_CMDLINE_LINUX lsm=landlock,$(cat /sys/kernel/security/lsm)\\\"\" | \
+     sudo tee /etc/default/grub.d/60-landlock.cfg && sudo update-grub\n\
+     # Fedora and its kin\n\
+     sudo grubby --update-kernel=ALL --args=\"lsm=landlock,$(cat /sys/kernel/security/lsm)\"";
 const KERNEL_5_19: &str = "# boot Linux 5.19 or later\nuname -r";
 
 fn seccomp(host: &Host) -> Option<Gap> {
@@ -271,7 +288,7 @@ fn seccomp(host: &Host) -> Option<Gap> {
     let (by, remedy) = match listener.errno.as_deref() {
         Some("EBUSY") => (
             "; an outer sandbox listens already, and the kernel allows one",
-            "# run it outside of that sandbox\ncofferdam doctor".to_owned(),
+            OUTSIDE.to_owned(),
         ),
         Some("EINVAL") => ("; it came with Linux 5.19", KERNEL_5_19.to_owned()),
         _ => (
