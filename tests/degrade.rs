@@ -235,6 +235,27 @@ fn without_namespaces_landlock_alone_refuses_writes_outside_and_says_what_is_ope
 }
 
 #[test]
+fn a_person_is_told_that_enforcement_is_partial_unless_it_is_full_or_quiet() {
+    let world = world();
+    if !world.gives_namespaces() || !world.gives_landlock() {
+        return;
+    }
+    let said = |script: &str| String::from_utf8(world.host(script).stderr).unwrap();
+    assert_eq!(
+        said(&format!("{} $C run -- true", as_in_docker())),
+        format!(
+            "[sandbox: enforced in part, see `cofferdam doctor`; not governed: \
+             {MODES}; {SEEN}; {IPC}; {HIDDEN}]\n"
+        )
+    );
+    assert_eq!(
+        said(&format!("{} $C run --quiet -- true", as_in_docker())),
+        ""
+    );
+    assert_eq!(said("$C run -- true"), "");
+}
+
+#[test]
 fn where_full_enforcement_is_required_a_weaker_host_runs_nothing() {
     let world = world();
     if !world.gives_namespaces() || !world.gives_landlock() {
@@ -324,29 +345,37 @@ fn landlock_alone_leaves_no_process_and_no_scratch_behind() {
     assert_eq!(mode, "700");
     assert!(!Path::new(scratch).exists(), "{scratch}");
     let pid = fs::read_to_string(world.path("w/pid")).unwrap();
-    assert!(!Path::new("/proc").join(pid.trim()).exists(), "{pid}");
+    assert!(!alive(&pid), "{pid}");
 }
 
 #[test]
-fn a_killed_harness_leaves_no_process_and_no_scratch_under_landlock_alone() {
+fn a_killed_harness_or_cell_leaves_no_process_and_no_scratch_under_landlock_alone() {
     let world = world();
     if !world.gives_namespaces() || !world.gives_landlock() {
         return;
     }
-    world.host(&format!(
-        "{} {RUN} -c 'echo $TMPDIR > scratch; echo $$ > pid; sleep 300' & \
-         until test -s pid; do sleep .05; done; kill -9 $!",
-        as_in_docker()
-    ));
-    let scratch = fs::read_to_string(world.path("w/scratch")).unwrap();
-    let pid = fs::read_to_string(world.path("w/pid")).unwrap();
-    let gone =
-        || !Path::new(scratch.trim()).exists() && !Path::new("/proc").join(pid.trim()).exists();
-    let start = Instant::now();
-    while !gone() && start.elapsed() < Duration::from_secs(5) {
-        std::thread::sleep(Duration::from_millis(20));
+    for who in ["$!", "$(pgrep -P $!)"] {
+        world.host(&format!(
+            "{} {RUN} -c 'echo $TMPDIR > scratch; setsid sleep 300 & echo $! > pid; wait' & \
+             until test -s pid; do sleep .05; done; kill -9 {who}",
+            as_in_docker()
+        ));
+        let scratch = fs::read_to_string(world.path("w/scratch")).unwrap();
+        let pid = fs::read_to_string(world.path("w/pid")).unwrap();
+        let gone = || !Path::new(scratch.trim()).exists() && !alive(&pid);
+        let start = Instant::now();
+        while !gone() && start.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(gone(), "{who} {scratch} {pid}");
+        fs::remove_file(world.path("w/pid")).unwrap();
     }
-    assert!(gone(), "{scratch} {pid}");
+}
+
+/// Whether a process is there and hasn't ended: one that nobody has reaped yet is gone.
+fn alive(pid: &str) -> bool {
+    let stat = fs::read_to_string(Path::new("/proc").join(pid.trim()).join("stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z"))
 }
 
 #[test]

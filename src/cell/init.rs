@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -89,10 +89,22 @@ struct Command<'a> {
     supervisor: Supervisor,
     notes: &'a [String],
     ended: Option<Ended>,
+    cell_gone: bool,
 }
 
 fn prepare(tree: Tree, place: &Place<'_>) -> Result<SignalFd, Failure> {
-    prctl::set_pdeathsig(Signal::SIGKILL).step(Kind::SetUp, "set the parent-death signal")?;
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGCHLD);
+    let when_the_cell_dies = match tree {
+        Tree::PidNamespace { .. } => Signal::SIGKILL,
+        // Its own death would leave the command behind: it hears of the cell's and ends everything.
+        Tree::Subreaper => {
+            signals.add(Signal::SIGTERM);
+            Signal::SIGTERM
+        }
+    };
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).step(Kind::SetUp, "block signals")?;
+    prctl::set_pdeathsig(when_the_cell_dies).step(Kind::SetUp, "set the parent-death signal")?;
     prctl::set_dumpable(false).step(Kind::SetUp, "set not dumpable")?;
     match tree {
         Tree::PidNamespace { proc } => mount_proc(proc)?,
@@ -112,8 +124,6 @@ fn prepare(tree: Tree, place: &Place<'_>) -> Result<SignalFd, Failure> {
             }
         }
     }
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGCHLD);
     SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .step(Kind::SetUp, "signalfd")
 }
@@ -156,6 +166,7 @@ fn start<'a>(
         supervisor,
         notes: place.notes,
         ended: None,
+        cell_gone: false,
     })
 }
 
@@ -194,6 +205,10 @@ impl Command<'_> {
             } else {
                 Left::Something
             };
+            if self.cell_gone {
+                self.end_everything();
+                return None;
+            }
             if self.ended.is_some() {
                 // What it said before it became the command, or why it didn't, is all there by now.
                 while self.child.is_some() {
@@ -288,11 +303,9 @@ impl Command<'_> {
     }
 
     fn reap(&mut self) -> Left {
-        while self
-            .children
-            .read_signal()
-            .is_ok_and(|signal| signal.is_some())
-        {}
+        while let Ok(Some(signal)) = self.children.read_signal() {
+            self.cell_gone |= signal.ssi_signo == Signal::SIGTERM as u32;
+        }
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(pid, status)) => self.note(pid, Ended::Exited(status)),

@@ -16,7 +16,7 @@ use rustix::thread::CapabilitySet;
 
 use super::message::{Failure, FailureKind as Kind, Launch, Step};
 use super::wire;
-use crate::plan::{Grant, Landlock, Plan};
+use crate::plan::{Grant, Landlock, Plan, Tree};
 use crate::sys;
 
 /// The descriptors of a command.
@@ -38,6 +38,11 @@ pub(super) fn become_command(launch: &Launch, stdio: &Stdio<'_>, to_init: &Owned
 fn confine(launch: &Launch, stdio: &Stdio<'_>, to_init: &OwnedFd) -> Result<(), Failure> {
     let plan = &launch.plan;
     leave_the_terminal()?;
+    if plan.tree == Tree::Subreaper {
+        // A PID namespace ends with its init; without one this much does.
+        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)
+            .step(Kind::SetUp, "set the parent-death signal")?;
+    }
     sys::reset_signals();
     enter_workdir(launch)?;
     place_stdio(stdio, launch.script_at)?;

@@ -113,11 +113,14 @@ fn serve() -> Result<(), Failure> {
     if let Ok(cell) = &mut cell {
         cell.spare = None;
     }
+    // Without a PID namespace an init has to end what it started.
+    let end = match &cell {
+        Ok(cell) if !cell.setup.namespaces => Signal::SIGTERM,
+        Ok(_) | Err(_) => Signal::SIGKILL,
+    };
     for command in &running {
         // It may have ended by itself.
-        kill(command.init, Signal::SIGKILL)
-            .or_else(ignore_gone)
-            .ok();
+        kill(command.init, end).or_else(ignore_gone).ok();
     }
     while waitpid(None, None).is_ok() {}
     match &cell {

@@ -18,8 +18,9 @@ use super::exit;
 use super::select::{absolute, shown};
 use crate::cell::can_be_a_cell;
 use crate::environment::{MANAGED_PREFIX, SECRET_WORDS};
-use crate::executor::{Confined, Confinement, Executor, Level, Ran, Settings, Watch};
+use crate::executor::{self, Confined, Confinement, Executor, Level, Settings, Watch};
 use crate::host::binary;
+use crate::host::facts::Availability;
 use crate::host::probe::{self, Answer, Host};
 use crate::mode::{Mode, ModeSource};
 use crate::outcome::{NeverRan, NeverRanCode};
@@ -44,7 +45,8 @@ use crate::request::{Command, ExecRequest};
 ///                        "container": string|null}},
 ///  "binary": {"path": string|null, "error": ERROR|null},
 ///  "modes": {MODE: {"enforcement": "full"|"partial"|"refused", null for danger-full-access,
-///                   "missing": [string], "error": ERROR|null, "millis": number}},
+///                   "missing": [string], "refusedSteps": [string], "error": ERROR|null,
+///                   "millis": number}},
 ///  "gaps": [{"what", "why", "remedy"}],
 ///  "policy": {MODE: what it removes, refuses and hides; null when it couldn't be built:
 ///             {"network", "refusedCalls": [{"call", "errno", "when": string|null, "reason": string|null}],
@@ -123,6 +125,8 @@ struct Trial {
     /// `None` in danger-full-access.
     amount: Option<Amount>,
     missing: Vec<String>,
+    /// Steps of the set-up that the host refused, with the errno.
+    refused: Vec<String>,
     error: Option<NeverRan>,
     millis: f64,
     built: Option<Built>,
@@ -168,10 +172,18 @@ fn attempt(mode: Mode, workspace: &Path, profile: Option<&Path>) -> Trial {
     });
     let ran = receiver.recv_timeout(probe::LIMIT).unwrap_or_else(|_| {
         let message = format!("no answer within {} ms", probe::LIMIT.as_millis());
-        (None, Err(unavailable(message)))
+        Ran {
+            built: None,
+            refused: Vec::new(),
+            tried: Err(unavailable(message)),
+        }
     });
-    let (built, ran) = ran;
-    let (amount, missing, error) = match ran {
+    let Ran {
+        built,
+        refused,
+        tried,
+    } = ran;
+    let (amount, missing, error) = match tried {
         Ok((level, missing)) => {
             let require = built.as_ref().map(|built| built.policy.require);
             let amount = level.map(|level| match (level, require) {
@@ -187,22 +199,33 @@ fn attempt(mode: Mode, workspace: &Path, profile: Option<&Path>) -> Trial {
         mode,
         amount,
         missing,
+        refused,
         error,
         millis: (start.elapsed().as_secs_f64() * 1e6).round() / 1e3,
         built,
     }
 }
 
-type Tried = Result<(Option<Level>, Vec<String>), NeverRan>;
+/// What the thread of a trial says.
+struct Ran {
+    built: Option<Built>,
+    refused: Vec<String>,
+    tried: Result<(Option<Level>, Vec<String>), NeverRan>,
+}
 
-fn run_true(mode: Mode, workspace: &Path, profile: Option<&Path>) -> (Option<Built>, Tried) {
+fn run_true(mode: Mode, workspace: &Path, profile: Option<&Path>) -> Ran {
+    let said = |built, refused, tried| Ran {
+        built,
+        refused,
+        tried,
+    };
     let built = build(&PolicyRequest {
         profile,
         ..PolicyRequest::new(mode, workspace)
     });
     let built = match built {
         Ok(built) => built,
-        Err(error) => return (None, Err(error)),
+        Err(error) => return said(None, Vec::new(), Err(error)),
     };
     let executor = Confined::new(
         Settings {
@@ -223,7 +246,7 @@ fn run_true(mode: Mode, workspace: &Path, profile: Option<&Path>) -> (Option<Bui
         .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => return (Some(built), Err(unavailable(error.to_string()))),
+        Err(error) => return said(Some(built), Vec::new(), Err(unavailable(error.to_string()))),
     };
     let tried = runtime.block_on(async {
         let mut request = ExecRequest::new(Command::Program {
@@ -235,17 +258,25 @@ fn run_true(mode: Mode, workspace: &Path, profile: Option<&Path>) -> (Option<Bui
         let ran = executor.run(spec, Watch::default()).await;
         executor.shutdown().await;
         match ran? {
-            Ran::Finished(finished) if finished.ended.success() => {
+            executor::Ran::Finished(finished) if finished.ended.success() => {
                 Ok((finished.sandbox.level, finished.sandbox.missing))
             }
-            Ran::Finished(finished) => Err(unavailable(format!(
+            executor::Ran::Finished(finished) => Err(unavailable(format!(
                 "`true` ended otherwise: {:?}",
                 finished.ended
             ))),
-            Ran::Yielded(_) => Err(unavailable("`true` went on".to_owned())),
+            executor::Ran::Yielded(_) => Err(unavailable("`true` went on".to_owned())),
         }
     });
-    (Some(built), tried)
+    let facts = executor.host_facts();
+    let refused = [facts.namespaces, facts.own_proc, facts.listener]
+        .into_iter()
+        .filter_map(|availability| match availability {
+            Availability::Assumed => None,
+            Availability::Refused { step, errno } => Some(format!("{step}: {errno}")),
+        })
+        .collect();
+    said(Some(built), refused, tried)
 }
 
 fn unavailable(message: String) -> NeverRan {
@@ -276,6 +307,7 @@ impl Found {
             "modes": by_mode(|trial| json!({
                 "enforcement": trial.amount,
                 "missing": trial.missing,
+                "refusedSteps": trial.refused,
                 "error": trial.error,
                 "millis": trial.millis,
             })),

@@ -843,3 +843,35 @@ impl Running for InCell {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_narrows_the_plan_before_a_command_has_run_in_namespaces_and_ends_the_call_after() {
+        let executor = Confined::new(Settings::default(), Confinement::default());
+        let launcher = &executor.launcher;
+        let failure = Failure::new(
+            FailureKind::Namespaces,
+            "unshare user namespace",
+            Errno::EPERM,
+        );
+        let before = executor.host_facts();
+
+        launcher.proven.store(true, Ordering::Relaxed);
+        let ended = launcher.learn(&before, &failure).unwrap_err();
+        assert_eq!(ended.step.as_deref(), Some("unshare user namespace"));
+        assert_eq!(executor.host_facts(), before);
+
+        launcher.proven.store(false, Ordering::Relaxed);
+        assert_eq!(launcher.learn(&before, &failure), Ok(()));
+        assert_eq!(
+            executor.host_facts().namespaces,
+            Availability::Refused {
+                step: "unshare user namespace".to_owned(),
+                errno: "EPERM".to_owned(),
+            }
+        );
+    }
+}

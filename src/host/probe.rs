@@ -3,6 +3,7 @@
 //! Rule: a probe changes nothing outside its child, has an answer within [`LIMIT`], and one that hangs is
 //! an answer too. Nothing is concluded from a version or a setting: those only explain a refusal.
 
+use std::ffi::CStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -197,7 +198,10 @@ pub fn probe() -> Host {
         },
         namespaces: Namespaces {
             user: attempt(own_user),
-            mount: attempt(own_mounts),
+            mount: attempt(|| {
+                own_mounts()?;
+                mount_at(c"/", c"tmpfs", "mount tmpfs")
+            }),
             pid: attempt(|| {
                 own_user()?;
                 in_pid_namespace(|| Ok(()))
@@ -366,20 +370,30 @@ fn in_pid_namespace(step: fn() -> Result<(), Refused>) -> Result<(), Refused> {
             let errno = step().err().map_or(0, |(_, errno)| errno as i32);
             sys::exit_now(errno)
         }
-        Child::There(child) => match at(NAME, waitpid(child, None))? {
-            WaitStatus::Exited(_, 0) => Ok(()),
-            WaitStatus::Exited(_, errno) => Err(("mount /proc", Errno::from_raw(errno))),
-            _ => Err((NAME, Errno::ECHILD)),
-        },
+        Child::There(child) => {
+            let status = at(NAME, waitpid(child, None))?;
+            let WaitStatus::Exited(_, errno) = status else {
+                return Err((NAME, Errno::ECHILD));
+            };
+            if errno == 0 {
+                Ok(())
+            } else {
+                Err(("mount /proc", Errno::from_raw(errno)))
+            }
+        }
     }
 }
 
 fn fresh_proc() -> Result<(), Refused> {
+    mount_at(c"/proc", c"proc", "mount /proc")
+}
+
+fn mount_at(target: &CStr, kind: &CStr, step: &'static str) -> Result<(), Refused> {
     use rustix::mount::{MountFlags, mount};
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    let done = mount(c"proc", c"/proc", c"proc", flags, None);
+    let done = mount(kind, target, kind, flags, None);
     at(
-        "mount /proc",
+        step,
         done.map_err(|errno| Errno::from_raw(errno.raw_os_error())),
     )
 }

@@ -53,9 +53,22 @@ pub(super) fn gaps(host: &Host, binary: &Result<PathBuf, NeverRan>, trials: &[Tr
             });
         }
     }
+    // The probes found nothing, and yet something was refused.
+    let weaker = trials
+        .iter()
+        .find(|trial| trial.amount == Some(Amount::Partial));
+    if let Some(trial) = weaker.filter(|_| gaps.is_empty()) {
+        gaps.push(Gap {
+            what: format!("enforcement is partial: {}", trial.missing.join("; ")),
+            why: trial.refused.join("; "),
+            remedy: WHO.to_owned(),
+        });
+    }
     gaps
 }
 
+const WHO: &str =
+    "# see who refuses it\nsudo dmesg | tail\nsudo sysctl -a 2>/dev/null | grep userns";
 const OUTSIDE: &str = "# run it outside of that sandbox\ncofferdam doctor";
 const HANGS: &str = "# say what is tried, and look for a mount that hangs\n\
                      COFFERDAM_LOG=debug cofferdam run -- true\n\
@@ -111,10 +124,7 @@ fn namespaces(host: &Host, binary: Option<&Path>) -> Option<Gap> {
                 by = "; a limit of this or of an outer user namespace is reached";
                 setting("user.max_user_namespaces", "15000")
             }
-            Some(_) => {
-                "# see who refuses it\nsudo dmesg | tail\nsysctl -a 2>/dev/null | grep userns"
-                    .to_owned()
-            }
+            Some(_) => WHO.to_owned(),
             None => HANGS.to_owned(),
         }
     };

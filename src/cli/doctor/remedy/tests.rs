@@ -203,6 +203,7 @@ fn a_mode_that_a_profile_refuses_is_a_gap_of_its_own() {
         mode: Mode::ReadOnly,
         amount: Some(Amount::Refused),
         missing: vec!["hidden paths can be read".to_owned()],
+        refused: Vec::new(),
         error: None,
         millis: 1.0,
         built: None,
@@ -224,6 +225,7 @@ fn a_failed_true_is_told_once_and_by_the_gap_that_explains_it() {
         mode: Mode::ReadOnly,
         amount: Some(Amount::Refused),
         missing: Vec::new(),
+        refused: Vec::new(),
         error: Some(NeverRan::refused(
             crate::outcome::NeverRanCode::SandboxUnavailable,
             "it failed",
@@ -251,4 +253,27 @@ fn a_failed_true_is_told_once_and_by_the_gap_that_explains_it() {
     );
     assert_eq!(explained.len(), 1);
     assert_eq!(explained[0].what, ALONE);
+}
+
+#[test]
+fn what_no_probe_explains_is_told_with_the_step_that_was_refused() {
+    let trial = |amount| Trial {
+        mode: Mode::ReadOnly,
+        amount: Some(amount),
+        missing: vec!["hidden paths can be read".to_owned()],
+        refused: vec!["move_mount: EACCES".to_owned()],
+        error: None,
+        millis: 1.0,
+        built: None,
+    };
+    let of = |amount| gaps(&host(), &Ok("/usr/bin/cofferdam".into()), &[trial(amount)]);
+    assert_eq!(
+        of(Amount::Partial),
+        [gap(
+            "enforcement is partial: hidden paths can be read",
+            "move_mount: EACCES",
+            WHO
+        )]
+    );
+    assert_eq!(of(Amount::Full), []);
 }
