@@ -4,6 +4,8 @@
 //! "warm" goes through a session's cell that has run commands before; "whole" is `cofferdam run` as a
 //! process of its own. `bwrap` is measured beside them where it is installed, with the same view.
 
+#![allow(clippy::print_stdout)]
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -15,6 +15,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use rustix::fs::{Mode, OFlags};
+
 use super::last_steps::{self, FromChild, Stdio};
 use super::message::{Failure, FailureKind as Kind, Launch, Report, Step};
 use super::process::mount_proc;
@@ -142,6 +144,18 @@ fn start<'a>(
         ));
     };
     let supervisor = Supervisor::new(&launch.plan, place.own_network)?;
+    let null;
+    let stdin = if launch.null_stdin {
+        null = rustix::fs::open(
+            c"/dev/null",
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .step(Kind::SetUp, "open /dev/null")?;
+        &null
+    } else {
+        stdin
+    };
     let (ours, theirs) = wire::pair().step(Kind::SetUp, "socketpair")?;
     let stdio = Stdio {
         stdin,

@@ -7,11 +7,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::thread::CapabilitySet;
 
 use super::message::{Failure, FailureKind as Kind, Launch, Step};
@@ -142,11 +143,18 @@ fn landlock_ruleset(plan: &Landlock) -> Result<RulesetStatus, RulesetError> {
     }
     let mut ruleset = ruleset.create()?;
     for right in &plan.rights {
-        // What isn't there needs no right; a host without `/dev/ptmx` is one.
-        let Ok(path) = PathFd::new(std::ffi::OsStr::from_bytes(right.path.to_bytes())) else {
+        // What isn't there needs no right (a host may lack `/dev/ptmx`), and what has become a link gets
+        // none.
+        let Ok(path) = rustix::fs::openat2(
+            rustix::fs::CWD,
+            right.path.as_c_str(),
+            OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+            Mode::empty(),
+            ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+        ) else {
             continue;
         };
-        let folder = rustix::fs::fstat(path.as_fd())
+        let folder = rustix::fs::fstat(&path)
             .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir());
         let granted = granted(right.grant, abi);
         let granted = if folder {
@@ -158,8 +166,6 @@ fn landlock_ruleset(plan: &Landlock) -> Result<RulesetStatus, RulesetError> {
     }
     Ok(ruleset.restrict_self()?.ruleset)
 }
-
-use std::os::unix::ffi::OsStrExt;
 
 fn granted(grant: Grant, abi: ABI) -> BitFlags<AccessFs> {
     let changes = AccessFs::from_write(abi);

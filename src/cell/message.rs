@@ -53,6 +53,8 @@ pub(crate) struct Launch {
     pub env: Vec<CString>,
     /// Where it starts.
     pub workdir: CString,
+    /// Standard input is `/dev/null`, the view's own: the host's could be changed through its descriptor.
+    pub null_stdin: bool,
     /// The script is wanted at this descriptor.
     pub script_at: Option<i32>,
 }
@@ -102,8 +104,11 @@ pub(crate) struct Failure {
 /// What a failed step means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FailureKind {
-    /// The host doesn't give namespaces.
+    /// The host doesn't give namespaces, or no mounts in them: what a cell asks for before anything that a
+    /// command could have had a hand in.
     Namespaces,
+    /// No process can be started: too many, or no PID namespace.
+    Clone,
     /// The host doesn't give a new `/proc`.
     Proc,
     /// The host doesn't give a seccomp listener.

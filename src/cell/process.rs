@@ -290,7 +290,7 @@ impl Cell {
             own_network: self.setup.own_network,
             notes: &self.notes,
         };
-        match sys::fork_into(namespaces).step(Kind::Namespaces, "clone PID and mount namespace")? {
+        match sys::fork_into(namespaces).step(Kind::Clone, "clone PID and mount namespace")? {
             Child::There(init) => Ok(init),
             Child::Here => {
                 // Other commands' sockets would otherwise stay open as long as this one runs.

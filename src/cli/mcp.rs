@@ -19,6 +19,7 @@ use crate::executor::{Confined, Confinement, Executor, Settings};
 use crate::mcp::codex::Ours;
 use crate::mcp::{Channel, Config, serve};
 use crate::mode::Mode;
+use crate::output::spill_base;
 use crate::policy::build::PolicyRequest;
 use crate::policy::{Network, Policy};
 use crate::session::{Home, Session};
@@ -171,6 +172,7 @@ fn grounds(args: &Args, workspace: &Path) -> anyhow::Result<Grounds> {
         writable.extend(places.filter(|path| *path != policy.workspace));
     }
     let settings = Settings {
+        spill_base: spill_base(workspace, &writable),
         workspace: Some(workspace.to_owned()),
         ..Settings::default()
     };

@@ -23,8 +23,7 @@ use crate::executor::{
 };
 use crate::mode::ModeSource;
 use crate::outcome::{Ended, NeverRan, NeverRanCode};
-use crate::output::SpillCaps;
-use crate::policy::Network;
+use crate::output::{SpillCaps, spill_base};
 use crate::request::{Command, ExecRequest};
 use crate::tools::{machine, text};
 
@@ -65,15 +64,6 @@ pub struct Args {
         required_unless_present = "text"
     )]
     program: Vec<OsString>,
-}
-
-impl Args {
-    /// Forks the command's cell, as the first thing that the program does with its arguments.
-    pub fn fork_ahead(&self) -> Option<Ahead> {
-        let own_network = self.select.network != Some(Network::Host);
-        let confined = self.select.mode.is_confined();
-        confined.then(|| crate::fork_ahead(own_network)).flatten()
-    }
 }
 
 /// Runs the command and says how it ended.
@@ -133,11 +123,13 @@ fn prepare(args: &Args, ahead: Option<Ahead>) -> Result<(Confined, ExecRequest),
         .writable
         .iter()
         .map(|root| absolute(root))
-        .collect::<anyhow::Result<_>>()
+        .collect::<anyhow::Result<Vec<_>>>()
         .map_err(invalid)?;
+    let workspace = workspace.unwrap_or_else(|| here.clone());
     let executor = Confined::new(
         Settings {
-            workspace: Some(workspace.unwrap_or_else(|| here.clone())),
+            spill_base: spill_base(&workspace, &writable),
+            workspace: Some(workspace),
             tail_bytes: if args.select.json { JSON_TAIL } else { 0 },
             // What is passed on as it comes needs no copy.
             spill_caps: if args.select.json {

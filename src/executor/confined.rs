@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use std::time::SystemTime;
+
 use async_trait::async_trait;
 use nix::errno::Errno;
 use tempfile::TempDir;
@@ -91,8 +93,8 @@ impl Confined {
             confinement,
             spills: Arc::clone(&spills),
             facts: Mutex::new(HostFacts::read()),
-            proven: AtomicBool::new(false),
             sessions: Mutex::default(),
+            proven: AtomicBool::new(false),
             ahead: Mutex::default(),
         });
         Confined {
@@ -153,9 +155,9 @@ struct InCells {
     confinement: Confinement,
     spills: Arc<Spills>,
     facts: Mutex<HostFacts>,
-    /// Whether a command has run in namespaces: then they are there, and a failure is no reason for less.
-    proven: AtomicBool,
     sessions: Mutex<HashMap<Key, Arc<Session>>>,
+    /// A command has run in all that was planned: from now on nothing is given up.
+    proven: AtomicBool,
     /// A cell that was forked ahead.
     ahead: Mutex<Option<Ahead>>,
 }
@@ -274,6 +276,22 @@ impl InCells {
         } else {
             session.scratch()?
         };
+        let spill = self.spills.of(spec.session.as_deref()).planned().to_owned();
+        if let Some(root) = policy
+            .writable
+            .iter()
+            .find(|root| spill.starts_with(&root.path))
+        {
+            return Err(NeverRan::refused(
+                NeverRanCode::InvalidArgs,
+                format!(
+                    "copies of long output would lie in the writable root {}, where a command could \
+                     replace them",
+                    root.path.display()
+                ),
+                "set TMPDIR to a folder outside it",
+            ));
+        }
         let planned = session.plan(PlanInputs {
             policy: Arc::clone(&policy),
             identities: identities(&policy),
@@ -295,7 +313,7 @@ impl InCells {
             planned,
             session,
             scratch,
-            spill: self.spills.of(spec.session.as_deref()).planned().to_owned(),
+            spill,
         })
     }
 
@@ -329,10 +347,8 @@ impl InCells {
         let mut missing = prepared.planned.enforcement.missing.clone();
         match control.next().await {
             Some(Report::Started { notes }) => {
+                self.proven.store(true, Ordering::Relaxed);
                 missing.extend(notes);
-                if prepared.planned.plan.view.is_some() {
-                    self.proven.store(true, Ordering::Relaxed);
-                }
             }
             Some(Report::Failed(failure)) => return Ok(Err(failure)),
             Some(Report::Exited { .. }) | None => {
@@ -349,6 +365,7 @@ impl InCells {
             running: Box::new(InCell {
                 control,
                 end: None,
+                guarded: guarded(&prepared.policy),
                 links: links(&prepared.policy),
                 policy: prepared.policy,
                 view: prepared.planned.plan.view.is_some(),
@@ -373,12 +390,11 @@ impl InCells {
         let script_at = has_script.then_some(SCRIPT_AT);
         let argv = command::argv(&spec.command, SCRIPT_AT);
         let env = self.environment(spec, prepared);
-        let program = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
         let words = |words: &[OsString]| -> Result<Vec<CString>, NeverRan> {
             words.iter().map(|word| c_string(word)).collect()
         };
         Ok(Launch {
-            candidates: command::candidates(program, &env, &spec.workdir)
+            candidates: command::candidates(&spec.command, &env, &spec.workdir)
                 .iter()
                 .map(|path| c_string(path.as_os_str()))
                 .collect::<Result<_, _>>()?,
@@ -400,6 +416,7 @@ impl InCells {
                 .map(|path| c_string(path.as_os_str()).map(|path| Spill { path }))
                 .transpose()?,
             plan: prepared.planned.plan.clone(),
+            null_stdin: spec.stdin.is_none(),
             script_at,
         })
     }
@@ -516,12 +533,13 @@ impl InCells {
                 FailureKind::Changed
                 | FailureKind::Exec
                 | FailureKind::Workdir
+                | FailureKind::Clone
                 | FailureKind::SetUp => return Err(never_ran(failure)),
             };
-            // It was not asked for any more, and was refused all the same; or it was had before.
-            let proven =
-                failure.kind == FailureKind::Namespaces && self.proven.load(Ordering::Relaxed);
-            if !before.is_assumed() || proven {
+            // What a command ran in before, or what is short for the moment, isn't missing on this host; and
+            // what was not asked for any more can't be done without.
+            let proven = self.proven.load(Ordering::Relaxed);
+            if proven || !is_refusal(failure) || !before.is_assumed() {
                 return Err(never_ran(failure));
             }
             *now = refused();
@@ -537,6 +555,21 @@ impl InCells {
         }
         Ok(())
     }
+}
+
+/// Whether an errno says that the host doesn't give something, and not that it is short of it.
+fn is_refusal(failure: &Failure) -> bool {
+    // ENOSPC is what a limit of user namespaces says, also one of 0.
+    matches!(
+        Errno::from_raw(failure.errno),
+        Errno::EPERM
+            | Errno::EACCES
+            | Errno::ENOSYS
+            | Errno::EINVAL
+            | Errno::ENOSPC
+            | Errno::EUSERS
+            | Errno::EBUSY
+    )
 }
 
 /// Where bash finds a script that is too long for an argument.
@@ -583,6 +616,21 @@ impl Session {
         *scratch = Some(folder);
         Ok(path)
     }
+}
+
+fn guarded(policy: &Policy) -> Vec<(PathBuf, Option<Stamp>)> {
+    let places = policy.protected.iter();
+    places
+        .map(|place| (place.path.clone(), stamp_of(&place.path)))
+        .collect()
+}
+
+/// Which file is at a path: device, inode and, since inodes are used again, when it was made.
+type Stamp = (u64, u64, Option<SystemTime>);
+
+fn stamp_of(path: &Path) -> Option<Stamp> {
+    let facts = std::fs::symlink_metadata(path).ok()?;
+    Some((facts.dev(), facts.ino(), facts.created().ok()))
 }
 
 fn links(policy: &Policy) -> Vec<(PathBuf, Option<PathBuf>)> {
@@ -675,6 +723,7 @@ fn never_ran(failure: &Failure) -> NeverRan {
         | FailureKind::Namespaces
         | FailureKind::Proc
         | FailureKind::Listener
+        | FailureKind::Clone
         | FailureKind::SetUp => {
             let about = if object.is_empty() {
                 String::new()
@@ -724,6 +773,8 @@ struct InCell {
     /// Whether it has a view of its own, or Landlock alone.
     view: bool,
     enforcement: Enforcement,
+    /// Protected paths and which file each was.
+    guarded: Vec<(PathBuf, Option<Stamp>)>,
     /// Links on the way to protected paths, and where they led.
     links: Vec<(PathBuf, Option<PathBuf>)>,
     witness: Arc<Witness>,
@@ -742,7 +793,14 @@ impl InCell {
         let made = absent.filter(|path| std::fs::symlink_metadata(path).is_ok());
         let links = self.links.iter();
         let moved = links.filter(|(path, target)| std::fs::read_link(path).ok() != *target);
-        made.chain(moved.map(|(path, _)| path)).cloned().collect()
+        // Whoever replaces a protected file outside takes the mount on it away, also from a command that
+        // runs: from then on the command could write it.
+        let guarded = self.guarded.iter();
+        let replaced = guarded.filter(|(path, stamp)| stamp_of(path) != *stamp);
+        made.chain(moved.map(|(path, _)| path))
+            .chain(replaced.map(|(path, _)| path))
+            .cloned()
+            .collect()
     }
 
     async fn end(&mut self) -> Ended {
@@ -849,7 +907,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_narrows_the_plan_before_a_command_has_run_in_namespaces_and_ends_the_call_after() {
+    fn a_refusal_narrows_the_plan_before_a_command_has_run_and_ends_the_call_after() {
         let executor = Confined::new(Settings::default(), Confinement::default());
         let launcher = &executor.launcher;
         let failure = Failure::new(

@@ -244,6 +244,7 @@ pub fn plan(
     let filters = filters::refusals(
         policy,
         filters::Arguments {
+            special_bits: capabilities == 0,
             only_ids: (namespaces && facts.uid != 0).then_some((facts.uid, facts.gid)),
             unix: supervised,
             inet: own_network || policy.network == Network::Host,
