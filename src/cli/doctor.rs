@@ -91,9 +91,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let profile = args.profile.as_deref().map(absolute).transpose()?;
     let trials = Mode::ALL.map(|mode| attempt(mode, &workspace, profile.as_deref()));
+    let binary = find_binary(args.workspace.as_deref());
     let found = Found {
-        gaps: remedy::gaps(&host, &find_binary(args.workspace.as_deref()), &trials),
-        binary: find_binary(args.workspace.as_deref()),
+        gaps: remedy::gaps(&host, &binary, &trials),
+        binary,
         host,
         trials,
     };
