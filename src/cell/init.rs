@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -83,10 +83,22 @@ struct Command<'a> {
     supervisor: Supervisor,
     notes: &'a [String],
     ended: Option<Ended>,
+    cell_gone: bool,
 }
 
 fn prepare(to_command: OwnedFd, plan: &Plan, place: &Place<'_>) -> Result<Prepared, Failure> {
-    prctl::set_pdeathsig(Signal::SIGKILL).step(Kind::SetUp, "set the parent-death signal")?;
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGCHLD);
+    let when_the_cell_dies = match plan.tree {
+        Tree::PidNamespace { .. } => Signal::SIGKILL,
+        // Its own death would leave the command behind: it hears of the cell's and ends everything.
+        Tree::Subreaper => {
+            signals.add(Signal::SIGTERM);
+            Signal::SIGTERM
+        }
+    };
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).step(Kind::SetUp, "block signals")?;
+    prctl::set_pdeathsig(when_the_cell_dies).step(Kind::SetUp, "set the parent-death signal")?;
     prctl::set_dumpable(false).step(Kind::SetUp, "set not dumpable")?;
     match plan.tree {
         Tree::PidNamespace { proc } => mount_proc(proc)?,
@@ -95,10 +107,17 @@ fn prepare(to_command: OwnedFd, plan: &Plan, place: &Place<'_>) -> Result<Prepar
             if nix::unistd::getppid().as_raw().cast_unsigned() != place.cell {
                 return Err(Failure::new(Kind::SetUp, "the cell is gone", Errno::ESRCH));
             }
+            // Else the numbers there would be those of other processes.
+            let own = std::fs::read_link("/proc/self").unwrap_or_default();
+            if own.to_str() != Some(&std::process::id().to_string()) {
+                return Err(Failure::new(
+                    Kind::SetUp,
+                    "find the command's processes: /proc isn't that of this PID namespace",
+                    Errno::ESRCH,
+                ));
+            }
         }
     }
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGCHLD);
     let children = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .step(Kind::SetUp, "signalfd")?;
     let supervisor = Supervisor::new(plan, place.own_network)?;
@@ -130,6 +149,7 @@ impl<'a> Command<'a> {
             supervisor: prepared.supervisor,
             notes: place.notes,
             ended: None,
+            cell_gone: false,
         }
     }
 
@@ -167,6 +187,10 @@ impl<'a> Command<'a> {
             } else {
                 Left::Something
             };
+            if self.cell_gone {
+                self.end_everything();
+                return None;
+            }
             if self.ended.is_some() {
                 // What it said before it became the command, or why it didn't, is all there by now.
                 while self.child.is_some() {
@@ -261,11 +285,9 @@ impl<'a> Command<'a> {
     }
 
     fn reap(&mut self) -> Left {
-        while self
-            .children
-            .read_signal()
-            .is_ok_and(|signal| signal.is_some())
-        {}
+        while let Ok(Some(signal)) = self.children.read_signal() {
+            self.cell_gone |= signal.ssi_signo == Signal::SIGTERM as u32;
+        }
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(pid, status)) => self.note(pid, Ended::Exited(status)),

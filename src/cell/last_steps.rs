@@ -18,7 +18,7 @@ use rustix::thread::CapabilitySet;
 
 use super::message::{Failure, FailureKind as Kind, Go, Step};
 use super::wire;
-use crate::plan::{Grant, Landlock, Plan};
+use crate::plan::{Grant, Landlock, Plan, Tree};
 use crate::sys;
 
 /// Confines this process, waits for the command that it is to become, and becomes it.
@@ -37,6 +37,11 @@ pub(super) fn become_command(plan: &Plan, from_cell: OwnedFd, to_init: &OwnedFd)
 
 fn confine(plan: &Plan, to_init: &OwnedFd) -> Result<(), Failure> {
     leave_the_terminal()?;
+    if plan.tree == Tree::Subreaper {
+        // A PID namespace ends with its init; without one this much does.
+        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)
+            .step(Kind::SetUp, "set the parent-death signal")?;
+    }
     sys::reset_signals();
     set_limits(plan)?;
     rustix::thread::set_no_new_privs(true).step(Kind::SetUp, "set no_new_privs")?;
@@ -206,9 +211,10 @@ fn abi(number: u32) -> ABI {
 
 fn drop_capabilities(plan: &Plan) -> Result<(), Failure> {
     let keep = CapabilitySet::from_bits_retain(plan.capabilities);
-    // The bounding set can only be dropped with CAP_SETPCAP, which a caller without namespaces lacks; it
-    // has no capability to lose either, and no_new_privs keeps programs from giving any.
-    if plan.view.is_some() || nix::unistd::geteuid().is_root() {
+    // The bounding set can only be dropped with CAP_SETPCAP, which a caller without namespaces may lack.
+    // Nothing is lost: under no_new_privs no program gives a capability that its caller hasn't got.
+    let held = rustix::thread::capabilities(None).step(Kind::SetUp, "read capabilities")?;
+    if held.effective.contains(CapabilitySet::SETPCAP) {
         for number in 0..64 {
             let one = CapabilitySet::from_bits_retain(1 << number);
             if !keep.contains(one) {

@@ -24,8 +24,8 @@ pub(crate) struct SetUp {
     pub uid: u32,
     /// The caller's group, kept inside.
     pub gid: u32,
-    /// A folder of the session's to remove when the harness is gone: it can't when it was killed.
-    pub remove_at_end: Option<CString>,
+    /// Folders of the session's to remove when the harness is gone: it can't when it was killed.
+    pub remove_at_end: Vec<CString>,
 }
 
 /// Every later message to a cell.

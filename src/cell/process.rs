@@ -79,7 +79,14 @@ impl Ready {
 }
 
 fn serve() -> Result<(), Failure> {
-    let socket = hygiene()?;
+    let (socket, ready) = match hygiene() {
+        Ok(socket) => (socket, Ok(())),
+        // The harness waits on standard input for the reason.
+        Err(failure) => {
+            let socket = rustix::io::dup(std::io::stdin()).step(Kind::SetUp, "dup")?;
+            (socket, Err(failure))
+        }
+    };
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGCHLD);
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).step(Kind::SetUp, "block SIGCHLD")?;
@@ -89,7 +96,7 @@ fn serve() -> Result<(), Failure> {
     let Some((setup, _)) = wire::receive::<SetUp>(&socket).step(Kind::SetUp, "receive")? else {
         return Ok(());
     };
-    let mut cell = Cell::enter(setup);
+    let mut cell = ready.and_then(|()| Cell::enter(setup));
     let mut running: Vec<Running> = Vec::new();
     let mut in_good_order = false;
     loop {
@@ -127,11 +134,14 @@ fn serve() -> Result<(), Failure> {
     if let Ok(cell) = &mut cell {
         cell.ready = None;
     }
+    // Without a PID namespace an init has to end what it started.
+    let end = match &cell {
+        Ok(cell) if !cell.setup.namespaces => Signal::SIGTERM,
+        Ok(_) | Err(_) => Signal::SIGKILL,
+    };
     for command in &running {
         // It may have ended by itself.
-        kill(command.init, Signal::SIGKILL)
-            .or_else(ignore_gone)
-            .ok();
+        kill(command.init, end).or_else(ignore_gone).ok();
     }
     while waitpid(None, None).is_ok() {}
     match &cell {
@@ -217,19 +227,20 @@ impl Cell {
 
     /// Removes what a killed harness has left of the session.
     fn clean_up(&self) -> Result<(), Failure> {
-        let Some(folder) = &self.setup.remove_at_end else {
-            return Ok(());
-        };
         if let Some(views) = &self.views {
             views.enter_base()?;
         }
-        let folder = std::ffi::OsStr::from_bytes(folder.to_bytes());
-        match std::fs::remove_dir_all(folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).step(Kind::SetUp, "remove the spill folder")
+        let mut done = Ok(());
+        for folder in &self.setup.remove_at_end {
+            let folder = std::ffi::OsStr::from_bytes(folder.to_bytes());
+            match std::fs::remove_dir_all(folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    done = Err(error).step(Kind::SetUp, "remove a folder of the session");
+                }
+                Ok(()) | Err(_) => {}
             }
-            Ok(()) | Err(_) => Ok(()),
         }
+        done
     }
 
     fn launch(&mut self, launch: &Launch, descriptors: Vec<OwnedFd>) -> Option<Running> {
