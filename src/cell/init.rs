@@ -321,7 +321,9 @@ impl Command<'_> {
 
     fn signal_all(&self, signal: Signal) {
         match self.tree {
-            // From pid 1 this reaches every process of the namespace but itself.
+            // From pid 1 this reaches every process of the namespace but itself; from any other it would
+            // reach every process of the caller's user.
+            Tree::PidNamespace { .. } if std::process::id() != 1 => {}
             Tree::PidNamespace { .. } => {
                 kill(Pid::from_raw(-1), signal).ok();
             }

@@ -8,4 +8,5 @@ pub mod disk;
 pub mod facts;
 pub mod git;
 pub mod home;
+pub mod mounts;
 pub mod paths;

@@ -442,5 +442,6 @@ fn missing(policy: &Policy, facts: &HostFacts, namespaces: bool) -> Vec<String> 
     if policy.network == Network::Host && facts.landlock_abi < 6 {
         say("abstract UNIX sockets of the host");
     }
+    missing.extend(policy.gaps.iter().cloned());
     missing
 }
