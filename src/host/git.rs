@@ -4,6 +4,8 @@
 //! command run a program (`core.fsmonitor`, filters, pagers). Everything that a repository says is a
 //! claim: it is read with a cap, and only ever used to protect more, unless both ends of a link agree.
 
+mod index;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs;
@@ -130,10 +132,15 @@ pub fn sensitive_paths(git_dir: &Path) -> Looked {
 /// The look is remembered for some seconds while `root` itself is unchanged, since it is made before every
 /// command and a large workspace doesn't change by itself.
 pub fn nested_repositories(root: &Path) -> Looked {
-    type Known = HashMap<PathBuf, ([Option<Stamp>; 2], Instant, Looked)>;
+    type Known = HashMap<PathBuf, ([Option<Stamp>; 3], Instant, Looked)>;
     static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
     let stamp = |path: &Path| fs::symlink_metadata(path).ok().map(|meta| Stamp::of(&meta));
-    let stamps = [stamp(root), stamp(&root.join(".gitmodules"))];
+    let stamps = [
+        root.to_owned(),
+        root.join(".gitmodules"),
+        root.join(".git/index"),
+    ]
+    .map(|path| stamp(&path));
     // Each entry is whole by itself, so a panic elsewhere leaves nothing broken.
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((then, when, found)) = known().get(root)
@@ -159,10 +166,9 @@ pub fn nested_repositories(root: &Path) -> Looked {
 pub fn look_for_repositories(root: &Path) -> Looked {
     let mut found = Found::default();
     // First what git itself follows: the rest is whatever somebody has put there.
-    for folder in known_to_git(root) {
+    for folder in known_to_git(root, &mut found.unseen) {
         found.add(folder);
     }
-    let mut unseen = Vec::new();
     let mut level = vec![root.to_owned()];
     let mut left = FOLDERS_AT_MOST;
     let (mut too_many, mut too_long) = (false, false);
@@ -193,19 +199,19 @@ pub fn look_for_repositories(root: &Path) -> Looked {
         level = below;
     }
     if too_many {
-        unseen.push(format!(
+        found.unseen.push(format!(
             "hooks and configuration of repositories below {root:?} beyond its first \
              {FOLDERS_AT_MOST} folders"
         ));
     }
     if too_long {
-        unseen.push(format!(
+        found.unseen.push(format!(
             "hooks and configuration of repositories in folders below {root:?} of more than \
              {NAMES_AT_MOST} names"
         ));
     }
     if found.more {
-        unseen.push(format!(
+        found.unseen.push(format!(
             "hooks and configuration of repositories below {root:?} beyond the first \
              {NESTED_AT_MOST}"
         ));
@@ -213,7 +219,7 @@ pub fn look_for_repositories(root: &Path) -> Looked {
     found.folders.sort();
     Looked {
         paths: found.folders,
-        unseen,
+        unseen: found.unseen,
     }
 }
 
@@ -222,6 +228,7 @@ pub fn look_for_repositories(root: &Path) -> Looked {
 struct Found {
     folders: Vec<PathBuf>,
     known: HashSet<PathBuf>,
+    unseen: Vec<String>,
     more: bool,
 }
 
@@ -236,7 +243,7 @@ impl Found {
                 self.more = true;
                 return;
             }
-            todo.extend(known_to_git(&folder));
+            todo.extend(known_to_git(&folder, &mut self.unseen));
             self.known.insert(folder.clone());
             self.folders.push(folder);
         }
@@ -248,15 +255,24 @@ fn is_repository(folder: &Path) -> bool {
     fs::symlink_metadata(folder.join(".git")).is_ok() || is_git_dir(folder)
 }
 
-/// The folders of a repository's submodules: what `.gitmodules` lists, which a command can edit, and what
-/// the git directories of submodules name, which it can't.
-fn known_to_git(top: &Path) -> Vec<PathBuf> {
+/// The folders of a repository's submodules: those that its index links, which are all that git looks into by
+/// itself, those that `.gitmodules` lists, and those that the git directories of submodules name.
+fn known_to_git(top: &Path, unseen: &mut Vec<String>) -> Vec<PathBuf> {
     let mut found = submodules_in(top);
     let git_dir = match dot_git(top) {
         DotGit::Nothing => return found,
         DotGit::Folder(git_dir) => git_dir,
         DotGit::Pointer(pointer) => pointer.git_dir,
     };
+    let links = index::links(&git_dir);
+    if links.cut {
+        unseen.push(format!(
+            "hooks and configuration of repositories that the large index in {git_dir:?} links"
+        ));
+    }
+    found.extend(links.folders.iter().map(|folder| top.join(folder)));
+    // Git follows no link on the way to a submodule.
+    found.retain(|folder| paths::existing(folder).as_ref() == Some(folder));
     let mut modules = VecDeque::new();
     // Where it is cut off, `sensitive_paths` says so.
     add_module_git_dirs(&git_dir.join("modules"), &mut modules);

@@ -146,7 +146,7 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
     }
     builder.hide_other_names(&request.mounts);
     builder.pin();
-    builder.keep_hidden();
+    builder.keep_shut();
     let mut visible = builder.visible(&settings)?;
     let in_scratch = SCRATCH
         .iter()
@@ -705,22 +705,25 @@ impl Builder {
         self.pinned.extend(pins);
     }
 
-    /// Nothing that a git configuration or a workspace's file names opens a hidden folder: a mount of it
-    /// below the mask would show it.
-    fn keep_hidden(&mut self) {
-        let hidden: HashSet<&Path> = self
-            .hidden
-            .iter()
-            .map(|place| place.path.as_path())
-            .collect();
-        let roots: HashSet<&Path> = self.roots.iter().map(|root| root.path.as_path()).collect();
-        let shows = |place: &Place| {
-            let mut above = place.path.ancestors();
-            let nearest = above.find(|path| hidden.contains(path) || roots.contains(path));
-            nearest.is_none_or(|path| path == place.path || !hidden.contains(path))
+    /// Nothing that a git configuration or a workspace's file names opens a folder that is shut: a mount
+    /// below a mask would show what it hides, and a pin in a protected folder would make it writable.
+    fn keep_shut(&mut self) {
+        let paths = |places: &[Place]| -> HashSet<PathBuf> {
+            places.iter().map(|place| place.path.clone()).collect()
         };
-        self.protected.retain(shows);
-        self.pinned.retain(shows);
+        let (hidden, roots) = (paths(&self.hidden), paths(&self.roots));
+        let nearest = |place: &Place, shut: &HashSet<PathBuf>| {
+            let mut above = place.path.ancestors();
+            above
+                .find(|path| shut.contains(*path) || roots.contains(*path))
+                .filter(|path| shut.contains(*path))
+                .map(Path::to_owned)
+        };
+        self.protected
+            .retain(|place| nearest(place, &hidden).is_none_or(|path| path == place.path));
+        let mut shut = paths(&self.protected);
+        shut.extend(hidden);
+        self.pinned.retain(|place| nearest(place, &shut).is_none());
     }
 
     fn hide(&mut self, request: &PolicyRequest<'_>, settings: &Settings) -> Result<(), NeverRan> {

@@ -34,6 +34,9 @@ pub fn new_repositories(policy: &Policy) -> Vec<PathBuf> {
         }
         let nested = git::look_for_repositories(&root.path).paths;
         for folder in std::iter::once(root.path.clone()).chain(nested) {
+            if !policy.access(&folder).write {
+                continue;
+            }
             let dot_git = folder.join(".git");
             if std::fs::symlink_metadata(&dot_git).is_ok() {
                 if !known.contains(dot_git.as_path()) {

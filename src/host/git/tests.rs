@@ -270,7 +270,20 @@ fn a_submodule_is_found_where_its_git_directory_says_although_gitmodules_was_emp
     run_git(&main, &["submodule", "add", "-q", url, "a/b/c/lib"]);
     assert_eq!(look_for_repositories(&main).paths, [main.join("a/b/c/lib")]);
     fs::write(main.join(".gitmodules"), "").unwrap();
+    fs::remove_file(main.join(".git/index")).unwrap();
     assert_eq!(look_for_repositories(&main).paths, [main.join("a/b/c/lib")]);
+}
+
+#[test]
+fn a_repository_that_the_index_links_is_found_at_any_depth_and_one_that_it_does_not_is_not() {
+    let (_scratch, top) = scratch();
+    repository(&top);
+    repository(&top.join("a/b/c/linked"));
+    repository(&top.join("a/b/c/not"));
+    assert_eq!(nested_repositories(&top).paths, [PathBuf::new(); 0]);
+    let entry = format!("160000,{},a/b/c/linked", "1".repeat(40));
+    run_git(&top, &["update-index", "--add", "--cacheinfo", &entry]);
+    assert_eq!(nested_repositories(&top).paths, [top.join("a/b/c/linked")]);
 }
 
 #[test]

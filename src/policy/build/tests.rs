@@ -1242,6 +1242,29 @@ fn a_pin_below_a_protected_folder_would_make_it_writable_and_is_left_out() {
 }
 
 #[test]
+fn a_repository_in_a_protected_or_hidden_folder_stays_as_shut_as_its_folder() {
+    let world = World::new();
+    for folder in ["h/.oh-my-zsh", "h/.password-store", "h/project"] {
+        world.repository(folder);
+    }
+    let home = world.at("h");
+    let policy = policy(&PolicyRequest {
+        workspace: &home,
+        ..world.request(WRITE)
+    });
+    assert_eq!(world.names(&policy.pinned), ["h/project", "h/project/.git"]);
+    assert!(!may_write(&policy, world.at("h/.oh-my-zsh/.git/index")));
+    assert!(may_write(&policy, world.at("h/project/.git/index")));
+    let hooks = world.at("h/.password-store/.git/hooks");
+    assert!(!policy.access(&hooks).read);
+    // None of them is new.
+    assert_eq!(
+        crate::policy::new_repositories(&policy),
+        [PathBuf::new(); 0]
+    );
+}
+
+#[test]
 fn a_link_on_the_way_to_something_hidden_is_watched() {
     let world = World::new();
     world.write("h/dotfiles/aws/credentials", "");
