@@ -194,8 +194,8 @@ mod tests {
             names(text, "/opt/my x/u/.ssh"),
             [PathBuf::from("/home/u/.ssh")]
         );
-        assert_eq!(names(text, "/srv/.ssh"), [PathBuf::new(); 0]);
-        assert_eq!(names(text, "/root/.ssh"), [PathBuf::new(); 0]);
+        assert_eq!(names(text, "/srv/.ssh"), [] as [PathBuf; 0]);
+        assert_eq!(names(text, "/root/.ssh"), [] as [PathBuf; 0]);
     }
 
     #[test]

@@ -280,7 +280,7 @@ fn a_repository_that_the_index_links_is_found_at_any_depth_and_one_that_it_does_
     repository(&top);
     repository(&top.join("a/b/c/linked"));
     repository(&top.join("a/b/c/not"));
-    assert_eq!(nested_repositories(&top).paths, [PathBuf::new(); 0]);
+    assert_eq!(nested_repositories(&top).paths, [] as [PathBuf; 0]);
     let entry = format!("160000,{},a/b/c/linked", "1".repeat(40));
     run_git(&top, &["update-index", "--add", "--cacheinfo", &entry]);
     assert_eq!(nested_repositories(&top).paths, [top.join("a/b/c/linked")]);

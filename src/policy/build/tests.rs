@@ -1258,10 +1258,7 @@ fn a_repository_in_a_protected_or_hidden_folder_stays_as_shut_as_its_folder() {
     let hooks = world.at("h/.password-store/.git/hooks");
     assert!(!policy.access(&hooks).read);
     // None of them is new.
-    assert_eq!(
-        crate::policy::new_repositories(&policy),
-        [PathBuf::new(); 0]
-    );
+    assert_eq!(crate::policy::new_repositories(&policy), [] as [PathBuf; 0]);
 }
 
 #[test]
@@ -1480,7 +1477,7 @@ fn a_redirected_git_directory_is_told_and_what_it_obeys_is_protected() {
 #[test]
 fn repositories_that_a_command_makes_are_told_and_those_that_were_there_are_not() {
     let new = crate::policy::new_repositories;
-    let none = [PathBuf::new(); 0];
+    let none = [] as [PathBuf; 0];
     let world = World::new();
     world.repository("w");
     world.repository("w/old");
