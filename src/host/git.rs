@@ -172,29 +172,29 @@ pub fn look_for_repositories(root: &Path) -> Looked {
     let mut level = vec![root.to_owned()];
     let mut left = FOLDERS_AT_MOST;
     let (mut too_many, mut too_long) = (false, false);
-    for depth in 1..=NESTED_DEPTH {
+    for depth in 0..=NESTED_DEPTH {
         let mut below = Vec::new();
         for folder in level {
-            if left == 0 {
+            let named = |name: &str| folder.file_name().is_some_and(|own| own == name);
+            // The names in a folder tell as much as looking up `.git` and `HEAD` in it.
+            let is_last = depth == NESTED_DEPTH || LEFT_OUT.iter().any(|name| named(name));
+            let listing = if is_last && depth > 0 {
+                Listing::default()
+            } else if left == 0 {
                 too_many = true;
-                break;
-            }
-            let listing = listing(&folder);
+                Listing::default()
+            } else {
+                listing(&folder)
+            };
             too_long |= listing.cut;
             too_many |= listing.folders.len() > left;
-            for child in listing.folders.into_iter().take(left) {
-                left -= 1;
-                let named = |name: &str| child.file_name().is_some_and(|own| own == name);
-                if named(".git") {
-                    continue;
-                }
-                if is_repository(&child) {
-                    found.add(child.clone());
-                }
-                if depth < NESTED_DEPTH && !LEFT_OUT.iter().any(|name| named(name)) {
-                    below.push(child);
-                }
+            if depth > 0 && (listing.may_be_repository || is_last || listing.cut || left == 0) {
+                found.add(folder);
             }
+            let kept = listing.folders.len().min(left);
+            left -= kept;
+            let others = |child: &PathBuf| child.file_name().is_none_or(|name| name != ".git");
+            below.extend(listing.folders.into_iter().take(kept).filter(others));
         }
         level = below;
     }
@@ -450,31 +450,32 @@ fn submodules_in(root: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The real folders in a folder, no links.
+/// What a folder holds.
 #[derive(Default)]
 struct Listing {
-    /// In the order of their names.
+    /// The real folders, no links, in the order of their names.
     folders: Vec<PathBuf>,
+    /// Whether there is a `.git` or a `HEAD`.
+    may_be_repository: bool,
     /// Whether the folder holds more names than are read.
     cut: bool,
 }
 
 fn listing(folder: &Path) -> Listing {
+    let mut found = Listing::default();
     let Ok(mut names) = fs::read_dir(folder) else {
-        return Listing::default();
+        return found;
     };
-    let mut folders: Vec<PathBuf> = names
-        .by_ref()
-        .take(NAMES_AT_MOST)
-        .filter_map(Result::ok)
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect();
-    folders.sort();
-    Listing {
-        folders,
-        cut: names.next().is_some(),
+    for entry in names.by_ref().take(NAMES_AT_MOST).filter_map(Result::ok) {
+        let name = entry.file_name();
+        found.may_be_repository |= name == ".git" || name == "HEAD";
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.folders.push(folder.join(name));
+        }
     }
+    found.folders.sort();
+    found.cut = names.next().is_some();
+    found
 }
 
 /// One assignment of a git configuration file.

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -145,8 +145,8 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
         builder.remember(earlier, &settings);
     }
     builder.hide_other_names(&request.mounts);
-    builder.pin();
     builder.keep_shut();
+    builder.pin();
     let mut visible = builder.visible(&settings)?;
     let in_scratch = SCRATCH
         .iter()
@@ -618,10 +618,10 @@ impl Builder {
         };
         let mut left = REMEMBERED_AT_MOST;
         let mut new = |now: &[Place], before: &[Place]| -> Vec<Place> {
-            let known: HashSet<&Path> = now.iter().map(|place| place.path.as_path()).collect();
+            let known: HashSet<&OsStr> = now.iter().map(|place| place.path.as_os_str()).collect();
             let gone = before
                 .iter()
-                .filter(|place| !known.contains(place.path.as_path()) && stands(place));
+                .filter(|place| !known.contains(place.path.as_os_str()) && stands(place));
             let kept: Vec<Place> = gone.take(left).cloned().collect();
             left -= kept.len();
             kept
@@ -674,11 +674,12 @@ impl Builder {
 
     /// Every folder between a root and a protected or hidden path: renaming one away would free the name.
     fn pin(&mut self) {
-        let shut: HashSet<&Path> = self
+        // Compared as bytes, for they are canonical.
+        let shut: HashSet<&OsStr> = self
             .protected
             .iter()
             .chain(&self.hidden)
-            .map(|place| place.path.as_path())
+            .map(|place| place.path.as_os_str())
             .collect();
         let mut pins = Vec::new();
         let guarded = [&self.protected, &self.links, &self.pinned, &self.hidden];
@@ -691,7 +692,7 @@ impl Builder {
                 if path == root {
                     break;
                 }
-                if shut.contains(path) {
+                if shut.contains(path.as_os_str()) {
                     // It can't be moved, nor anything in it, and a pin there would make it writable.
                     pins.truncate(first);
                     continue;
@@ -708,33 +709,60 @@ impl Builder {
     /// Nothing that a git configuration or a workspace's file names opens a folder that is shut: a mount
     /// below a mask would show what it hides, and a pin in a protected folder would make it writable.
     fn keep_shut(&mut self) {
-        let paths = |places: &[Place]| -> HashSet<PathBuf> {
-            places.iter().map(|place| place.path.clone()).collect()
+        let hidden: HashSet<OsString> = self
+            .hidden
+            .iter()
+            .filter(|place| self.root_above(&place.path).is_some())
+            .map(|place| place.path.clone().into_os_string())
+            .collect();
+        let roots: HashSet<&OsStr> = self
+            .roots
+            .iter()
+            .map(|root| root.path.as_os_str())
+            .collect();
+        let is_shut = |place: &Place, shut: &HashSet<OsString>| {
+            let above = place.path.ancestors().map(Path::as_os_str);
+            let mut above = above.take_while(|path| !roots.contains(path));
+            above.any(|path| shut.contains(path))
         };
-        let (hidden, roots) = (paths(&self.hidden), paths(&self.roots));
-        let nearest = |place: &Place, shut: &HashSet<PathBuf>| {
-            let mut above = place.path.ancestors();
-            above
-                .find(|path| shut.contains(*path) || roots.contains(*path))
-                .filter(|path| shut.contains(*path))
-                .map(Path::to_owned)
-        };
-        self.protected
-            .retain(|place| nearest(place, &hidden).is_none_or(|path| path == place.path));
-        let mut shut = paths(&self.protected);
-        shut.extend(hidden);
-        self.pinned.retain(|place| nearest(place, &shut).is_none());
+        if !hidden.is_empty() {
+            self.protected.retain(|place| {
+                hidden.contains(place.path.as_os_str()) || !is_shut(place, &hidden)
+            });
+        }
+        let mut shut = hidden;
+        shut.extend(
+            self.protected
+                .iter()
+                .map(|place| place.path.clone().into_os_string()),
+        );
+        self.pinned.retain(|place| !is_shut(place, &shut));
     }
 
     fn hide(&mut self, request: &PolicyRequest<'_>, settings: &Settings) -> Result<(), NeverRan> {
+        // Most homes have few of all the names.
+        let others: Vec<_> = request
+            .other_homes
+            .iter()
+            .map(|home| (home, paths::names_in(home)))
+            .collect();
         for setting in &settings.hidden {
-            let others = request.other_homes.iter();
-            let others = others.filter_map(|home| below_home(setting, home));
-            for path in self.absolute(setting)?.into_iter().chain(others) {
-                let links = self.links_of(&path);
-                let Some(path) = self.existing(&path) else {
+            let first = home_relative(&setting.value)
+                .and_then(|rest| rest.split('/').next())
+                .map(OsStr::new);
+            let may_hold = |names: &Option<Arc<HashSet<OsString>>>| match (names, first) {
+                (Some(names), Some(first)) => names.contains(first),
+                (None, _) | (_, None) => true,
+            };
+            let others = others
+                .iter()
+                .filter(|(_, names)| may_hold(names))
+                .filter_map(|(home, _)| below_home(setting, home));
+            for named in self.absolute(setting)?.into_iter().chain(others) {
+                let Some(path) = self.existing(&named) else {
                     continue;
                 };
+                let links = self.links_of(&named);
                 self.watch(&links, &setting.origin);
                 if let Some(reason) = needed_by_all(&path) {
                     return Err(profile::wrong(
@@ -1143,7 +1171,7 @@ fn homes(request: &PolicyRequest<'_>) -> Vec<PathBuf> {
 }
 
 /// The absolute paths in a variable: `/a/path`, `unix:path=/a,guid=1;unix:…`, `unix:///a`, `/a,1,0`.
-fn paths_in(value: &std::ffi::OsStr) -> Vec<PathBuf> {
+fn paths_in(value: &OsStr) -> Vec<PathBuf> {
     let parts = value.as_bytes().split(|byte| *byte == b';').take(8);
     parts
         .filter_map(|part| {
