@@ -9,10 +9,12 @@ mod index;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
 
 use super::paths::{self, Stamp};
 
@@ -106,7 +108,7 @@ pub fn sensitive_paths(git_dir: &Path) -> Looked {
             found.paths.push(git_dir.join(name));
         }
         found.paths.push(git_dir.join("info/attributes"));
-        let worktrees = listing(&git_dir.join("worktrees"));
+        let worktrees = listing(&git_dir.join("worktrees"), Marks::Ignored);
         cut |= worktrees.cut || worktrees.folders.len() > left;
         for worktree in worktrees.folders.into_iter().take(left) {
             left -= 1;
@@ -172,29 +174,29 @@ pub fn look_for_repositories(root: &Path) -> Looked {
     let mut level = vec![root.to_owned()];
     let mut left = FOLDERS_AT_MOST;
     let (mut too_many, mut too_long) = (false, false);
-    for depth in 0..=NESTED_DEPTH {
+    for depth in 1..=NESTED_DEPTH {
         let mut below = Vec::new();
         for folder in level {
-            let named = |name: &str| folder.file_name().is_some_and(|own| own == name);
-            // The names in a folder tell as much as looking up `.git` and `HEAD` in it.
-            let is_last = depth == NESTED_DEPTH || LEFT_OUT.iter().any(|name| named(name));
-            let listing = if is_last && depth > 0 {
-                Listing::default()
-            } else if left == 0 {
+            if left == 0 {
                 too_many = true;
-                Listing::default()
-            } else {
-                listing(&folder)
-            };
+                break;
+            }
+            let listing = listing(&folder, Marks::Looked);
             too_long |= listing.cut;
             too_many |= listing.folders.len() > left;
-            if depth > 0 && (listing.may_be_repository || is_last || listing.cut || left == 0) {
-                found.add(folder);
+            for (child, is_marked) in listing.folders.into_iter().zip(listing.marked).take(left) {
+                left -= 1;
+                let named = |name: &str| child.file_name().is_some_and(|own| own == name);
+                if named(".git") {
+                    continue;
+                }
+                if is_marked {
+                    found.add(child.clone());
+                }
+                if depth < NESTED_DEPTH && !LEFT_OUT.iter().any(|name| named(name)) {
+                    below.push(child);
+                }
             }
-            let kept = listing.folders.len().min(left);
-            left -= kept;
-            let others = |child: &PathBuf| child.file_name().is_none_or(|name| name != ".git");
-            below.extend(listing.folders.into_iter().take(kept).filter(others));
         }
         level = below;
     }
@@ -416,7 +418,7 @@ fn add_module_git_dirs(modules: &Path, found: &mut VecDeque<PathBuf>) -> bool {
     for _ in 0..MODULE_NAME_DEPTH {
         let mut below = Vec::new();
         for folder in level {
-            let listing = listing(&folder);
+            let listing = listing(&folder, Marks::Ignored);
             cut |= listing.cut || listing.folders.len() > left;
             for child in listing.folders.into_iter().take(left) {
                 left -= 1;
@@ -450,33 +452,69 @@ fn submodules_in(root: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What a folder holds.
+/// The real folders in a folder, no links.
 #[derive(Default)]
 struct Listing {
-    /// The real folders, no links, in the order of their names.
+    /// In the order of their names.
     folders: Vec<PathBuf>,
-    /// Whether there is a `.git` or a `HEAD`.
-    may_be_repository: bool,
+    /// Whether there is a `.git` or a `HEAD` in each.
+    marked: Vec<bool>,
     /// Whether the folder holds more names than are read.
     cut: bool,
 }
 
-fn listing(folder: &Path) -> Listing {
+/// Whether folders are looked into for what marks a repository.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Marks {
+    Looked,
+    Ignored,
+}
+
+fn listing(folder: &Path, marks: Marks) -> Listing {
     let mut found = Listing::default();
-    let Ok(mut names) = fs::read_dir(folder) else {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(opened) = rustix::fs::open(folder, flags, Mode::empty()) else {
         return found;
     };
-    for entry in names.by_ref().take(NAMES_AT_MOST).filter_map(Result::ok) {
-        let name = entry.file_name();
-        found.may_be_repository |= name == ".git" || name == "HEAD";
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.folders.push(folder.join(name));
+    // From the open folder each look is much shorter than by a whole path.
+    let facts = |name: &[u8]| rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW);
+    let mut buffer = Vec::with_capacity(LISTING_BYTES);
+    let mut entries = RawDir::new(&opened, buffer.spare_capacity_mut());
+    let mut names = Vec::new();
+    let mut left = NAMES_AT_MOST;
+    while let Some(Ok(entry)) = entries.next() {
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        if left == 0 {
+            found.cut = true;
+            break;
+        }
+        left -= 1;
+        let kind = match entry.file_type() {
+            FileType::Unknown => facts(name).map_or(FileType::Unknown, |facts| {
+                FileType::from_raw_mode(facts.st_mode)
+            }),
+            kind => kind,
+        };
+        if kind == FileType::Directory {
+            names.push(OsString::from_vec(name.to_owned()));
         }
     }
-    found.folders.sort();
-    found.cut = names.next().is_some();
+    names.sort();
+    for name in names {
+        if marks == Marks::Looked {
+            let holds = |mark: &[u8]| facts(&[name.as_bytes(), mark].concat()).is_ok();
+            found.marked.push(holds(b"/.git") || holds(b"/HEAD"));
+        }
+        found.folders.push(folder.join(name));
+    }
     found
 }
+
+/// How much of a folder is read at once.
+const LISTING_BYTES: usize = 16 << 10;
 
 /// One assignment of a git configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
