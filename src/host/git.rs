@@ -492,12 +492,12 @@ fn listing(folder: &Path, marks: Marks) -> Listing {
             break;
         }
         left -= 1;
-        let kind = match entry.file_type() {
-            FileType::Unknown => facts(name).map_or(FileType::Unknown, |facts| {
-                FileType::from_raw_mode(facts.st_mode)
-            }),
-            kind => kind,
-        };
+        let mut kind = entry.file_type();
+        if kind == FileType::Unknown
+            && let Ok(facts) = facts(name)
+        {
+            kind = FileType::from_raw_mode(facts.st_mode);
+        }
         if kind == FileType::Directory {
             names.push(OsString::from_vec(name.to_owned()));
         }
