@@ -14,6 +14,8 @@ use cofferdam::cli::{self, exit};
 enum Command {
     /// Run one command, confined.
     Run(cli::run::Args),
+    /// Say what this host gives, what each mode amounts to on it, and what to type for more.
+    Doctor(cli::doctor::Args),
     /// Say what a mode allows at a path, and which rule decides.
     Explain(cli::explain::Args),
     /// Look at profiles.
@@ -107,6 +109,7 @@ fn log_to_stderr() {
 
 fn run(command: Command, ahead: Option<cofferdam::Ahead>) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Doctor(args) => cli::doctor::run(&args),
         Command::Explain(args) => cli::explain::run(&args),
         Command::Profile(Profile::Show(args)) => cli::profile::run(&args),
         Command::Session(args) => cli::session::run(&args),

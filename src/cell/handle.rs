@@ -47,7 +47,7 @@ pub fn fork_ahead(own_network: bool) -> Option<Ahead> {
         prepare: false,
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
-        remove_at_end: None,
+        remove_at_end: Vec::new(),
     };
     if !sys::is_single_threaded() {
         return None;

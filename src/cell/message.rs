@@ -24,8 +24,8 @@ pub(crate) struct SetUp {
     pub uid: u32,
     /// The caller's group, kept inside.
     pub gid: u32,
-    /// A folder of the session's to remove when the harness is gone: it can't when it was killed.
-    pub remove_at_end: Option<CString>,
+    /// Folders of the session's to remove when the harness is gone: it can't when it was killed.
+    pub remove_at_end: Vec<CString>,
 }
 
 /// Every later message to a cell.
@@ -37,14 +37,21 @@ pub(crate) enum ToCell {
     Leave,
 }
 
-/// A command to run. Descriptors beside it: control socket, standard
-/// input, output, error, and the script when there is one.
+/// A command to run. Descriptors beside it: control socket, standard input, output, error, and the script
+/// when there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Launch {
     /// What confines it.
     pub plan: Plan,
     /// The session's spill folder, once it exists.
     pub spill: Option<Spill>,
+    /// What it is.
+    pub go: Go,
+}
+
+/// What a confined process becomes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Go {
     /// Where the program may lie, in the order of PATH.
     pub candidates: Vec<CString>,
     /// Its arguments, with its name.
@@ -58,6 +65,10 @@ pub(crate) struct Launch {
     /// The script is wanted at this descriptor.
     pub script_at: Option<i32>,
 }
+
+/// What an init waits for: its command's control socket is beside this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Attend;
 
 /// A folder of the host that the session's commands see read-only at the same path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

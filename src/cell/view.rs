@@ -193,7 +193,7 @@ fn current_namespace() -> Result<OwnedFd, Failure> {
 
 fn enter_namespace(namespace: impl AsFd) -> Result<(), Failure> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
-        .step(Kind::SetUp, "setns mount namespace")
+        .step(Kind::Namespaces, "setns mount namespace")
 }
 
 fn unshare_mounts() -> Result<(), Failure> {
@@ -307,7 +307,13 @@ fn take(path: &CStr, identity: Option<&Identity>) -> Result<OwnedFd, Failure> {
         Mode::empty(),
         ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
     )
-    .step(Kind::Changed, "open a path of the policy")
+    .map_err(|errno| {
+        Failure::new(
+            changed_unless_refused(errno),
+            "open a path of the policy",
+            plain(errno),
+        )
+    })
     .map_err(named)?;
     if let Some(identity) = identity {
         let found = fstat(&at).step(Kind::SetUp, "stat a path of the policy")?;
@@ -330,6 +336,18 @@ fn take(path: &CStr, identity: Option<&Identity>) -> Result<OwnedFd, Failure> {
     )
     .step(Kind::SetUp, "open_tree of a path of the policy")
     .map_err(named)
+}
+
+/// A container's seccomp filter may refuse `openat2` as such; every other errno tells of the path.
+fn changed_unless_refused(errno: rustix::io::Errno) -> Kind {
+    match errno {
+        rustix::io::Errno::NOSYS | rustix::io::Errno::PERM => Kind::Namespaces,
+        _ => Kind::Changed,
+    }
+}
+
+fn plain(errno: rustix::io::Errno) -> nix::errno::Errno {
+    nix::errno::Errno::from_raw(errno.raw_os_error())
 }
 
 fn set_attributes(mount: &OwnedFd, read_only: bool, step: &str) -> Result<(), Failure> {
@@ -506,7 +524,13 @@ fn attach(source: &OwnedFd, target: &CStr) -> Result<(), Failure> {
         Mode::empty(),
         ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
     )
-    .step(Kind::Changed, "open a mount point")
+    .map_err(|errno| {
+        Failure::new(
+            changed_unless_refused(errno),
+            "open a mount point",
+            plain(errno),
+        )
+    })
     .map_err(|failure| failure.about(target.to_bytes()))?;
     move_onto(source, &at).map_err(|failure| failure.about(target.to_bytes()))
 }

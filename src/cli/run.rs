@@ -19,7 +19,7 @@ use super::exit;
 use super::select::{Select, absolute};
 use crate::cell::Ahead;
 use crate::executor::{
-    Confined, Confinement, Cut, Executor, Finished, Live, Ran, Settings, Stream, Watch,
+    Confined, Confinement, Cut, Executor, Finished, Level, Live, Ran, Settings, Stream, Watch,
 };
 use crate::mode::ModeSource;
 use crate::outcome::{Ended, NeverRan, NeverRanCode};
@@ -277,6 +277,13 @@ fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
 
 fn say(finished: &Finished) -> anyhow::Result<()> {
     let mut err = std::io::stderr().lock();
+    if finished.sandbox.level == Some(Level::Partial) {
+        let missing = finished.sandbox.missing.join("; ");
+        writeln!(
+            err,
+            "[sandbox: enforced in part, see `cofferdam doctor`; not governed: {missing}]"
+        )?;
+    }
     for marker in text::markers(&finished.sandbox, false) {
         writeln!(err, "{marker}")?;
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use tempfile::TempDir;
 
 use crate::cell::{
-    Ahead, Cell, Control, Failure, FailureKind, Incoming, Launch, Report, SetUp, Spill,
+    Ahead, Cell, Control, Failure, FailureKind, Go, Incoming, Launch, Report, SetUp, Spill,
     can_be_a_cell,
 };
 use crate::denial::{self, Collector, Dialect, Event};
@@ -390,15 +390,15 @@ impl InCells {
         let script_at = has_script.then_some(SCRIPT_AT);
         let argv = command::argv(&spec.command, SCRIPT_AT);
         let env = self.environment(spec, prepared);
-        let words = |words: &[OsString]| -> Result<Vec<CString>, NeverRan> {
-            words.iter().map(|word| c_string(word)).collect()
-        };
-        Ok(Launch {
+        let go = Go {
             candidates: command::candidates(&spec.command, &env, &spec.workdir)
                 .iter()
                 .map(|path| c_string(path.as_os_str()))
                 .collect::<Result<_, _>>()?,
-            argv: words(&argv)?,
+            argv: argv
+                .iter()
+                .map(|word| c_string(word))
+                .collect::<Result<_, _>>()?,
             env: env
                 .iter()
                 .map(|(name, value)| {
@@ -409,15 +409,16 @@ impl InCells {
                 })
                 .collect::<Result<_, _>>()?,
             workdir: c_string(spec.workdir.as_os_str())?,
-            spill: self
-                .spills
-                .of(spec.session.as_deref())
-                .path()
-                .map(|path| c_string(path.as_os_str()).map(|path| Spill { path }))
-                .transpose()?,
-            plan: prepared.planned.plan.clone(),
             null_stdin: spec.stdin.is_none(),
             script_at,
+        };
+        let spill = self.spills.of(spec.session.as_deref()).path();
+        Ok(Launch {
+            plan: prepared.planned.plan.clone(),
+            spill: spill
+                .map(|path| c_string(path.as_os_str()).map(|path| Spill { path }))
+                .transpose()?,
+            go,
         })
     }
 
@@ -481,12 +482,7 @@ impl InCells {
             prepare: self.confinement.prepare,
             uid: facts.uid,
             gid: facts.gid,
-            // A program that runs one command keeps its copies, or has none.
-            remove_at_end: self
-                .confinement
-                .prepare
-                .then(|| c_string(prepared.spill.as_os_str()))
-                .transpose()?,
+            remove_at_end: self.left_behind(prepared)?,
         };
         let failed = |error: std::io::Error| {
             NeverRan::step(
@@ -501,6 +497,18 @@ impl InCells {
             Some(cell) => Ok(cell),
             None => Cell::start(&binary, &setup).map_err(failed),
         }
+    }
+
+    /// The session's folders on the host, which a killed harness leaves.
+    fn left_behind(&self, prepared: &Prepared) -> Result<Vec<CString>, NeverRan> {
+        // A program that runs one command keeps its copies, or has none.
+        let spill = Some(&prepared.spill).filter(|_| self.confinement.prepare);
+        let scratch = Some(&prepared.scratch).filter(|path| !path.as_os_str().is_empty());
+        spill
+            .into_iter()
+            .chain(scratch)
+            .map(|path| c_string(path.as_os_str()))
+            .collect()
     }
 
     fn binary(&self, writable: &[&Path]) -> Result<PathBuf, NeverRan> {
@@ -595,8 +603,16 @@ impl Session {
         }
         let folder = tempfile::Builder::new()
             .prefix("cofferdam-scratch-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
             .tempdir()
-            .map_err(|error| step("make a scratch folder", command::os_error(&error)))?;
+            .map_err(|error| {
+                NeverRan::step(
+                    NeverRanCode::SandboxUnavailable,
+                    "make a scratch folder",
+                    command::os_error(&error),
+                    "name a folder that can be written: export TMPDIR=DIR",
+                )
+            })?;
         let path = folder.path().to_owned();
         *scratch = Some(folder);
         Ok(path)
@@ -884,5 +900,37 @@ impl Running for InCell {
             missing: self.enforcement.missing.clone(),
             denials,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_narrows_the_plan_before_a_command_has_run_and_ends_the_call_after() {
+        let executor = Confined::new(Settings::default(), Confinement::default());
+        let launcher = &executor.launcher;
+        let failure = Failure::new(
+            FailureKind::Namespaces,
+            "unshare user namespace",
+            Errno::EPERM,
+        );
+        let before = executor.host_facts();
+
+        launcher.proven.store(true, Ordering::Relaxed);
+        let ended = launcher.learn(&before, &failure).unwrap_err();
+        assert_eq!(ended.step.as_deref(), Some("unshare user namespace"));
+        assert_eq!(executor.host_facts(), before);
+
+        launcher.proven.store(false, Ordering::Relaxed);
+        assert_eq!(launcher.learn(&before, &failure), Ok(()));
+        assert_eq!(
+            executor.host_facts().namespaces,
+            Availability::Refused {
+                step: "unshare user namespace".to_owned(),
+                errno: "EPERM".to_owned(),
+            }
+        );
     }
 }

@@ -51,6 +51,45 @@ const NAMESPACES: [libc::c_int; 8] = [
     0x80, // CLONE_NEWTIME, an argument of unshare alone: clone keeps its exit signal in these bits.
 ];
 
+/// Calls that are refused for their arguments, whatever the profile says: name, when, errno.
+pub const BY_ARGUMENT: [(&str, &str, &str); 20] = [
+    ("clone", "with a namespace flag", "EPERM"),
+    ("unshare", "with a namespace flag", "EPERM"),
+    ("ioctl", "TIOCSTI or TIOCLINUX", "EPERM"),
+    (
+        "socket",
+        "a family other than unix, inet, inet6 and netlink's route; UNIX datagrams; where no listener can be \
+         had, unix; without a network namespace of its own, inet and inet6",
+        "EPERM",
+    ),
+    ("socketpair", "UNIX datagrams", "EPERM"),
+    ("chown", CHANGES_OWNER, "EPERM"),
+    ("lchown", CHANGES_OWNER, "EPERM"),
+    ("fchown", CHANGES_OWNER, "EPERM"),
+    ("fchownat", CHANGES_OWNER, "EPERM"),
+    ("chmod", SETS_ID, "EPERM"),
+    ("fchmod", SETS_ID, "EPERM"),
+    ("fchmodat", SETS_ID, "EPERM"),
+    ("fchmodat2", SETS_ID, "EPERM"),
+    ("creat", SETS_ID, "EPERM"),
+    ("open", SETS_ID, "EPERM"),
+    ("openat", SETS_ID, "EPERM"),
+    ("mknod", SETS_ID, "EPERM"),
+    ("mknodat", SETS_ID, "EPERM"),
+    (
+        "connect",
+        "to a UNIX socket that isn't the session's own",
+        "EACCES",
+    ),
+    (
+        "*",
+        "through the calling convention of another architecture",
+        "EPERM",
+    ),
+];
+const CHANGES_OWNER: &str = "to another owner than the caller, who isn't root";
+const SETS_ID: &str = "with a set-user-id or set-group-id bit, by root in folders of others";
+
 /// The programs that refuse calls, one for each errno, and one for foreign calling conventions.
 ///
 /// # Errors
@@ -304,4 +343,29 @@ fn refuse(errno: libc::c_int) -> u64 {
 
 fn number(call: libc::c_long) -> u32 {
     u32::try_from(call).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_call_that_is_refused_for_its_arguments_is_listed_and_no_other() {
+        let allowed = Arguments {
+            only_ids: Some((1000, 1000)),
+            special_bits: false,
+            unix: true,
+            inet: true,
+        };
+        let filtered: BTreeSet<i64> = by_argument(allowed).unwrap().into_keys().collect();
+        let listed: BTreeSet<i64> = BY_ARGUMENT
+            .iter()
+            // `connect` is supervised, and `*` is a program of its own.
+            .filter(|(name, _, _)| !["connect", "*"].contains(name))
+            .filter_map(|(name, _, _)| calls::number(name))
+            .collect();
+        assert_eq!(filtered, listed);
+    }
 }

@@ -46,22 +46,6 @@ pub fn fork_into(namespaces: libc::c_int) -> Result<Child, Errno> {
     }
 }
 
-/// Starts a process that runs `main` in this process's memory, on a stack of its own, while this one
-/// waits until it has become another program or ended (`clone(2)` with CLONE_VM and CLONE_VFORK). What
-/// `main` returns is its exit status.
-///
-/// # Errors
-/// What `clone(2)` says.
-pub fn spawn_in_place(mut main: impl FnMut() -> i32) -> Result<Pid, Errno> {
-    let mut stack = vec![0; 256 * 1024];
-    let flags = nix::sched::CloneFlags::CLONE_VM | nix::sched::CloneFlags::CLONE_VFORK;
-    let main: Box<dyn FnMut() -> isize + '_> =
-        Box::new(move || isize::try_from(main()).unwrap_or(1));
-    // SAFETY: this process has one thread and is stopped until the child has left the shared memory, so
-    // stack, closure and everything that it borrows outlive the child's use, and nothing runs beside it.
-    unsafe { nix::sched::clone(main, &mut stack, flags, Some(libc::SIGCHLD)) }
-}
-
 /// `execve(2)`. Returns only when it failed.
 pub fn execve(path: &CStr, argv: &[CString], env: &[CString]) -> Errno {
     match nix::unistd::execve(path, argv, env) {
