@@ -1038,6 +1038,7 @@ mod tests {
             },
             environment: Environment::default(),
             require: Require::Partial,
+            gaps: Vec::new(),
         }
     }
 

@@ -460,6 +460,7 @@ fn missing(policy: &Policy, facts: &HostFacts, namespaces: bool) -> Vec<String> 
     } else if !supervised(facts, namespaces) {
         say("UNIX sockets can't be used at all, for a path can't be judged without /proc");
     }
+    missing.extend(policy.gaps.iter().cloned());
     missing
 }
 
