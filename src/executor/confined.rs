@@ -37,7 +37,7 @@ use crate::outcome::{Ended, NeverRan, NeverRanCode, errno_name};
 use crate::output::{SpillDir, lock};
 use crate::plan::{Enforcement, Identities, Identity, Level, PlanError, Planned, plan};
 use crate::policy::build::PolicyRequest;
-use crate::policy::{Network, Policy, Require};
+use crate::policy::{Network, Policy, Require, new_repositories};
 use crate::request::{ExecRequest, ExecSpec};
 
 /// What a confined executor is made from.
@@ -94,6 +94,7 @@ impl Confined {
             spills: Arc::clone(&spills),
             facts: Mutex::new(HostFacts::read()),
             mount_table: MountTable::watch(),
+            policies: Mutex::default(),
             sessions: Mutex::default(),
             proven: AtomicBool::new(false),
             ahead: Mutex::default(),
@@ -139,14 +140,17 @@ impl Supervising for Confined {
             .mode
             .unwrap_or((self.launcher.confinement.mode, ModeSource::Default));
         let workspace = settings.workspace(&request)?;
-        let policy = self.launcher.policy(mode.0, &workspace)?;
+        let session = request.session.clone();
+        let policy = self
+            .launcher
+            .policy(session.as_deref(), mode.0, &workspace)?;
         let rules = Rules {
             remove: &policy.environment.remove,
             keep: &policy.environment.keep,
             set: &policy.environment.set,
         };
         let mut spec = settings.spec(request, workspace, mode, rules)?;
-        spec.policy = Some(Arc::new(policy));
+        spec.policy = Some(policy);
         Ok(spec)
     }
 }
@@ -157,6 +161,8 @@ struct InCells {
     spills: Arc<Spills>,
     facts: Mutex<HostFacts>,
     mount_table: MountTable,
+    /// The policies of the last commands, by session, mode and workspace.
+    policies: Mutex<HashMap<(Option<String>, Mode, PathBuf), Arc<Policy>>>,
     sessions: Mutex<HashMap<Key, Arc<Session>>>,
     /// A command has run in all that was planned: from now on nothing is given up.
     proven: AtomicBool,
@@ -199,6 +205,7 @@ impl Launcher for InCells {
     }
 
     async fn end_session(&self, session: &str) {
+        lock(&self.policies).retain(|(of, _, _), _| of.as_deref() != Some(session));
         let ended: Vec<_> = {
             let mut sessions = lock(&self.sessions);
             [true, false]
@@ -255,25 +262,40 @@ impl InCells {
         facts.clone()
     }
 
-    fn policy(&self, mode: Mode, workspace: &Path) -> Result<Policy, NeverRan> {
+    /// The policy of now, which keeps what that of the session's last command protected: a command can't
+    /// push it out of what is looked at.
+    fn policy(
+        &self,
+        session: Option<&str>,
+        mode: Mode,
+        workspace: &Path,
+    ) -> Result<Arc<Policy>, NeverRan> {
+        let key = (session.map(str::to_owned), mode, workspace.to_owned());
+        let earlier = lock(&self.policies).get(&key).cloned();
         let request = PolicyRequest {
             extra_writable: &self.confinement.writable,
             network: self.confinement.network,
             require: self.confinement.require,
             profile: self.confinement.profile.as_deref(),
+            earlier: earlier.as_deref(),
             ..PolicyRequest::new(mode, workspace)
         };
         let (policy, warnings) = Policy::build(&request)?;
         for warning in warnings {
             tracing::warn!("{warning}");
         }
+        let policy = match earlier {
+            Some(earlier) if *earlier == policy => earlier,
+            Some(_) | None => Arc::new(policy),
+        };
+        lock(&self.policies).insert(key, Arc::clone(&policy));
         Ok(policy)
     }
 
     fn prepare(&self, spec: &ExecSpec, facts: &HostFacts) -> Result<Prepared, NeverRan> {
         let policy = match &spec.policy {
             Some(policy) => Arc::clone(policy),
-            None => Arc::new(self.policy(spec.mode, &spec.workspace)?),
+            None => self.policy(spec.session.as_deref(), spec.mode, &spec.workspace)?,
         };
         let own_network = policy.network == Network::None;
         let session = Arc::clone(
@@ -808,10 +830,15 @@ impl InCell {
         // runs: from then on the command could write it.
         let guarded = self.guarded.iter();
         let replaced = guarded.filter(|(path, stamp)| stamp_of(path) != *stamp);
-        made.chain(moved.map(|(path, _)| path))
+        let mut changed: Vec<PathBuf> = made
+            .chain(moved.map(|(path, _)| path))
             .chain(replaced.map(|(path, _)| path))
             .cloned()
-            .collect()
+            .chain(new_repositories(&self.policy))
+            .collect();
+        changed.sort();
+        changed.dedup();
+        changed
     }
 
     async fn end(&mut self) -> Ended {
