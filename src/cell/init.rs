@@ -12,8 +12,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use rustix::process::{WaitOptions, WaitStatus};
 
 use super::last_steps::{self, FromChild, Stdio};
 use super::message::{Failure, FailureKind as Kind, Launch, Report, Step};
@@ -285,23 +285,20 @@ impl Command<'_> {
             .is_ok_and(|signal| signal.is_some())
         {}
         loop {
-            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, status)) => self.note(pid, Ended::Exited(status)),
-                Ok(WaitStatus::Signaled(pid, signal, _)) => {
-                    self.note(pid, Ended::Signalled(signal as i32));
-                }
-                Ok(WaitStatus::StillAlive) => return Left::Something,
-                Ok(_) => {}
-                // A real-time signal has no name in nix, and the process is reaped all the same.
-                Err(Errno::EINVAL) => {}
+            // Not nix's, which has no value for an end by a real-time signal.
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => self.note(pid, status),
+                Ok(None) => return Left::Something,
                 Err(_) => return Left::Nothing,
             }
         }
     }
 
-    fn note(&mut self, pid: Pid, ended: Ended) {
-        if pid == self.main {
-            self.ended = Some(ended);
+    fn note(&mut self, pid: rustix::process::Pid, status: WaitStatus) {
+        if pid.as_raw_nonzero().get() == self.main.as_raw() {
+            let exited = status.exit_status().map(Ended::Exited);
+            let ended = exited.or_else(|| status.terminating_signal().map(Ended::Signalled));
+            self.ended = ended.or(self.ended);
         }
     }
 
@@ -324,8 +321,9 @@ impl Command<'_> {
             self.signal_all(Signal::SIGKILL);
             match self.tree {
                 Tree::PidNamespace { .. } => {
-                    while let Ok(status) = waitpid(None, None) {
-                        self.note_status(status);
+                    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::empty())
+                    {
+                        self.note(pid, status);
                     }
                     return;
                 }
@@ -336,14 +334,6 @@ impl Command<'_> {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
-        }
-    }
-
-    fn note_status(&mut self, status: WaitStatus) {
-        match status {
-            WaitStatus::Exited(pid, status) => self.note(pid, Ended::Exited(status)),
-            WaitStatus::Signaled(pid, signal, _) => self.note(pid, Ended::Signalled(signal as i32)),
-            _ => {}
         }
     }
 }

@@ -301,7 +301,7 @@ fn a_file_without_a_name_is_executed_inside_the_same_confinement() {
         let code = r#"
             my $fd = syscall(319, my $n = "x", 0);
             open my $m, ">&=", $fd; open my $b, "<", "/bin/sh"; binmode $_ for $m, $b;
-            local $/; print $m <$b>; close $b; $m->flush;
+            local $/; print {$m} scalar <$b>; close $b; $m->flush;
             $^F = 255; fcntl($m, F_SETFD, 0);
             exec "/proc/self/fd/$fd", "-c", $ARGV[0]; die $!;
         "#;
