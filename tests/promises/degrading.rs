@@ -1,1 +1,118 @@
+//! Weaker hosts: what can't be had is told, or the command is refused; nothing runs unconfined.
 
+use std::fs;
+
+use crate::world::{World, ordinary};
+
+/// Runs the program where this user can make no user namespace.
+fn without_namespaces(world: &World, args: &[&str], text: &str) -> crate::world::Done {
+    // A namespace in which no further one may be made: any user can have that where namespaces are allowed.
+    let call = world.call("workspace-write").args(args).args(["-c", text]);
+    let mut command = std::process::Command::new("unshare");
+    command
+        .args([
+            "-Ur",
+            "sh",
+            "-c",
+            "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"",
+            "-",
+        ])
+        .arg(world.program())
+        .args(call.command().get_args());
+    crate::world::Done::new(command.output().unwrap())
+}
+
+#[test]
+fn without_namespaces_landlock_alone_confines_and_says_what_is_missing() {
+    ordinary(|world| {
+        let done = without_namespaces(
+            world,
+            &[],
+            &format!(
+                "echo x > f; cat f; echo x > {}/f",
+                world.outside().display()
+            ),
+        );
+        assert!(done.failed().contains("Permission denied"), "{done}");
+        assert_eq!(done.out(), "x");
+        assert!(!world.outside().join("f").exists());
+        assert_eq!(done.json["sandbox"]["enforcement"], "partial");
+        let missing = done.json["sandbox"]["missing"].to_string();
+        for phrase in ["chmod"] {
+            assert!(missing.contains(phrase), "{missing}");
+        }
+        assert_eq!(done.facts().len(), 1, "{done}");
+        assert_eq!(world.write("true").json["sandbox"]["enforcement"], "full");
+    });
+}
+
+#[test]
+fn without_namespaces_a_policy_that_requires_everything_runs_nothing() {
+    ordinary(|world| {
+        let profile = world.home().join("p.toml");
+        fs::write(&profile, "require = \"full\"\n").unwrap();
+        let args = ["--profile", profile.to_str().unwrap()];
+        let done = without_namespaces(world, &args, "touch ran");
+        let error = done.refused();
+        assert_eq!(error["code"], "SANDBOX_UNAVAILABLE");
+        assert!(
+            error["message"].as_str().unwrap().starts_with(
+                "the policy requires full enforcement, and this host doesn't govern: "
+            ),
+            "{error}"
+        );
+        assert!(!world.workspace().join("ran").exists());
+        world
+            .call("workspace-write")
+            .args(args)
+            .sh("touch ran")
+            .ok();
+    });
+}
+
+#[test]
+fn without_namespaces_nothing_is_left_of_a_command_either() {
+    ordinary(|world| {
+        let mark = format!("m{}", std::process::id());
+        let done = without_namespaces(
+            world,
+            &["--timeout-ms", "500", "--env", &format!("MARK={mark}")],
+            "trap '' TERM; (setsid sleep 300 &); sleep 300",
+        );
+        assert_eq!(done.status, 124, "{done}");
+        let left: Vec<_> = crate::world::processes()
+            .into_iter()
+            .filter(|pid| crate::world::has_variable(*pid, &format!("MARK={mark}")))
+            .collect();
+        assert_eq!(left, []);
+    });
+}
+
+#[test]
+fn inside_itself_a_command_gets_only_stricter() {
+    ordinary(|world| {
+        let program = world.program().display();
+        let outside = world.outside().display().to_string();
+        let inner =
+            format!("{program} run --quiet --mode danger-full-access -c 'echo x > {outside}/f'");
+        let done = world.write(&inner);
+        assert!(done.failed().ends_with("Read-only file system"), "{done}");
+        let inner = format!(
+            "{program} run --json --mode workspace-write -c 'echo x > f; echo x > {outside}/f'"
+        );
+        let done = world.write(&inner);
+        assert!(!world.outside().join("f").exists());
+        let told: serde_json::Value =
+            serde_json::from_str(done.out()).unwrap_or_else(|_| panic!("{done}"));
+        // Either it runs under what there is, and says so, or nothing ran.
+        if told["error"].is_null() {
+            assert_eq!(
+                (&told["exitCode"], &told["sandbox"]["enforcement"]),
+                (&1.into(), &"partial".into())
+            );
+            assert!(world.workspace().join("f").exists());
+        } else {
+            assert_eq!(told["error"]["code"], "SANDBOX_UNAVAILABLE");
+        }
+    });
+}
