@@ -26,7 +26,7 @@ fn each_tool_that_is_refused_a_write_yields_the_fact_with_its_path() {
             ("touch", format!("touch {f}"), "write"),
             ("rm", format!("rm -f {f}"), "remove"),
             ("chmod", format!("chmod 777 {f}"), "chmod"),
-            ("cp", format!("cp /etc/passwd {f}"), "write"),
+            ("cp", format!("cp /etc/passwd {f}"), "create"),
             ("tee", format!("echo x | tee {f} >/dev/null"), "write"),
             (
                 "python3",

@@ -79,7 +79,7 @@ fn root_is_refused_devices_mounts_and_settings_of_the_machine() {
             "echo 0 > /proc/sys/kernel/randomize_va_space",
             "echo h > /proc/sysrq-trigger",
             "echo 0 > /sys/kernel/mm/ksm/run",
-            "chroot / true",
+            "perl -e 'chroot \"/\" or exit 1'",
             "hostname other",
             "date -s 2000-01-01",
             "chown 1 f",
@@ -110,6 +110,10 @@ fn settings_of_the_machine_in_proc_and_sys_are_read_only_and_readable() {
         let text = "for f in /proc/sys/kernel/core_pattern /proc/sys/vm/overcommit_memory /proc/sys/net/ipv4/ip_forward; do cat $f >/dev/null || exit 9; echo x > $f && exit 8; done; true";
         world.write(text).ok();
     });
+}
+
+#[test]
+fn settings_of_the_machine_are_read_only_to_root_who_owns_them() {
     root(|world| {
         for path in [
             "/proc/sys/kernel/core_pattern",
@@ -193,7 +197,7 @@ fn becoming_root_is_refused() {
         world.needs("su");
         let done = world.write("su -c true </dev/null");
         assert!(!done.failed().is_empty());
-        let done = world.write("setpriv --reuid 0 true");
-        assert!(done.failed().contains("Operation not permitted"), "{done}");
+        world.write("setpriv --reuid 0 true").failed();
+        world.write("setpriv --reuid $(id -u) true").ok();
     });
 }

@@ -364,6 +364,7 @@ fn an_abort_and_a_dropped_call_end_the_tree() {
                 while size() == 0 {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
+                tokio::time::sleep(Duration::from_millis(200)).await;
                 abort.cancel();
             };
             let (ran, ()) = tokio::join!(bench.executor.run(spec, watch), cancel);

@@ -67,7 +67,7 @@ fn a_workspace_below_tmp_is_shown_in_the_private_tmp() {
                 .args([OsStr::new("--workspace"), workspace.as_os_str()])
                 .at(&workspace);
             // Nothing else of the host's folder shows, and what is written beside it is private.
-            let text = format!("ls {base}; ls ../..; touch ../../beside");
+            let text = format!("ls -A {base}; ls ../..; touch ../../beside");
             let name = folder.path().file_name().unwrap().to_str().unwrap();
             assert_eq!(call.sh(text).ok(), format!("{name}\ndeep"));
             assert!(!folder.path().join("beside").exists());
