@@ -1,7 +1,15 @@
 //! Weaker hosts: what can't be had is told, or the command is refused; nothing runs unconfined.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Command;
+
+use cofferdam::host::facts::HostFacts;
+use cofferdam::mode::Mode;
+use cofferdam::plan::{Identities, Identity, Level, plan};
+use cofferdam::policy::Policy;
+use cofferdam::policy::build::PolicyRequest;
 
 use crate::world::{Done, World, ordinary};
 
@@ -118,5 +126,45 @@ fn inside_itself_a_command_gets_only_stricter() {
         } else {
             assert_eq!(told["error"]["code"], "SANDBOX_UNAVAILABLE");
         }
+    });
+}
+
+#[test]
+fn what_an_old_landlock_does_not_govern_the_mounts_still_do() {
+    ordinary(|world| {
+        let workspace = world.workspace();
+        let (policy, _) =
+            Policy::build(&PolicyRequest::new(Mode::WorkspaceWrite, &workspace)).unwrap();
+        let mut identities = Identities::new();
+        for place in policy.writable.iter().chain(&policy.hidden) {
+            let facts = fs::symlink_metadata(&place.path).unwrap();
+            identities.insert(
+                place.path.clone(),
+                Identity {
+                    device: facts.dev(),
+                    inode: facts.ino(),
+                    folder: facts.is_dir(),
+                    owner: facts.uid(),
+                },
+            );
+        }
+        let planned = |landlock_abi| {
+            let facts = HostFacts {
+                landlock_abi,
+                ..HostFacts::read()
+            };
+            plan(&policy, &identities, &facts, Path::new("")).unwrap()
+        };
+        let newest = planned(9);
+        for abi in 0..9 {
+            let older = planned(abi);
+            assert_eq!(older.plan.view, newest.plan.view, "ABI {abi}");
+            assert_eq!(
+                older.plan.landlock.map(|landlock| landlock.abi),
+                (abi > 0).then_some(abi)
+            );
+        }
+        assert_eq!(newest.enforcement.level, Level::Full);
+        assert_eq!(planned(0).enforcement.level, Level::Partial);
     });
 }

@@ -204,7 +204,7 @@ fn near_misses_are_no_denials() {
         fs::write(world.workspace().join("closed"), "").unwrap();
         fs::set_permissions(
             world.workspace().join("closed"),
-            fs::Permissions::from_mode(0),
+            fs::Permissions::from_mode(0o000),
         )
         .unwrap();
         for text in [

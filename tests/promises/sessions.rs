@@ -197,9 +197,9 @@ fn a_killed_task_frees_its_port_whatever_it_wrapped_itself_in() {
     ordinary(|world| {
         let bench = bench(world);
         world.block_on(async {
-            let wrapped = format!("bash -c \"setsid bash serve.sh & wait\" & wait");
+            let wrapped = "bash -c \"setsid bash serve.sh & wait\" & wait";
             fs::write(world.workspace().join("serve.sh"), SERVE).unwrap();
-            let task = bench.start("a", &wrapped).await;
+            let task = bench.start("a", wrapped).await;
             ready(&bench, &task).await;
             assert_eq!(bench.executor.kill(&task).await, Ok(Kill::Killed));
             let again = bench.start("a", SERVE).await;

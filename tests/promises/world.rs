@@ -174,12 +174,9 @@ fn run_again(name: &str, who: &Who) {
 fn skipped(name: &str, reason: &str) {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
+    let line = format!("skipped: {name}: {reason} ({count} so far)\n");
     // Not by a macro: libtest would keep it back.
-    writeln!(
-        std::io::stderr(),
-        "skipped: {name}: {reason} ({count} so far)"
-    )
-    .unwrap();
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
     if let Ok(expected) = std::env::var(EXPECTED_SKIPS) {
         assert!(
             expected.split(',').any(|known| known.trim() == name),
