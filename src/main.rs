@@ -14,6 +14,8 @@ use cofferdam::cli::{self, exit};
 enum Command {
     /// Run one command, confined.
     Run(cli::run::Args),
+    /// Say what this host gives, what each mode amounts to on it, and what to type for more.
+    Doctor(cli::doctor::Args),
     /// Say what a mode allows at a path, and which rule decides.
     Explain(cli::explain::Args),
     /// Look at profiles.
@@ -40,6 +42,7 @@ enum Command {
 
 fn main() -> ExitCode {
     cofferdam::cell_main();
+    let ahead = fork_ahead();
     let command = match Command::try_parse() {
         Ok(command) => command,
         Err(error) => {
@@ -52,34 +55,60 @@ fn main() -> ExitCode {
         }
     };
     log_to_stderr();
-    run(command).unwrap_or_else(|error| {
+    run(command, ahead).unwrap_or_else(|error| {
         // When standard error is gone, nobody is left to tell.
         writeln!(std::io::stderr(), "cofferdam: {error:#}").ok();
         ExitCode::from(exit::REFUSED)
     })
 }
 
+/// The cell of `cofferdam run` gets ready while the command line and the profiles are read. Should they
+/// ask for another kind of cell, this one is dropped unused.
+fn fork_ahead() -> Option<cofferdam::Ahead> {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let typed = |word: &str| {
+        words
+            .iter()
+            .any(|typed| typed.as_encoded_bytes().ends_with(word.as_bytes()))
+    };
+    let runs = words.first().is_some_and(|word| word == "run");
+    (runs && !typed("danger-full-access") && !typed("--help"))
+        .then(|| cofferdam::fork_ahead(!typed("host")))
+        .flatten()
+}
+
+/// `COFFERDAM_LOG` says what is logged, as in `info` or `cofferdam=debug`.
 fn log_to_stderr() {
-    use tracing_subscriber::EnvFilter;
-    tracing_subscriber::fmt()
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
+    let filter = std::env::var("COFFERDAM_LOG")
+        .ok()
+        .and_then(|text| text.parse::<Targets>().ok())
+        .unwrap_or_else(|| {
+            Targets::new()
+                .with_default(tracing::Level::WARN)
+                .with_target("rmcp", tracing::Level::ERROR)
+        });
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
-        .without_time()
-        .with_env_filter(
-            EnvFilter::try_from_env("COFFERDAM_LOG")
-                .unwrap_or_else(|_| EnvFilter::new("warn,rmcp=error")),
-        )
+        .without_time();
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(filter)
         .init();
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
+fn run(command: Command, ahead: Option<cofferdam::Ahead>) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Doctor(args) => cli::doctor::run(&args),
         Command::Explain(args) => cli::explain::run(&args),
         Command::Profile(args) => cli::profile::run(&args),
         Command::Session(args) => cli::session::run(&args),
         Command::Audit(args) => cli::audit::run(&args),
         Command::Classify(args) => cli::classify::run(&args),
-        Command::Run(args) => single_threaded()?.block_on(cli::run::run(&args)),
+        Command::Run(args) => single_threaded()?.block_on(cli::run::run(&args, ahead)),
         #[cfg(feature = "mcp")]
         Command::Mcp(args) => {
             let runtime = tokio::runtime::Builder::new_multi_thread()

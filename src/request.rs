@@ -5,9 +5,11 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::mode::{Mode, ModeSource};
+use crate::policy::Policy;
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +110,8 @@ pub struct ExecSpec {
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) stdin: Option<Vec<u8>>,
     pub(crate) owner: Option<Owner>,
+    /// What may be touched; `None` of an executor that doesn't confine.
+    pub(crate) policy: Option<Arc<Policy>>,
 }
 
 impl ExecSpec {

@@ -160,6 +160,7 @@ async fn a_command_reports_its_own_exit_code_and_both_streams() {
             level: None::<Level>,
             missing: vec![],
             denials: vec![],
+            changed: vec![],
         }
     );
 }

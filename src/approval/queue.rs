@@ -18,6 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
@@ -31,6 +32,9 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a peer may take for its request, and a server for its reply.
 const TALK: Duration = Duration::from_secs(5);
+
+/// Questions of one server that wait at once.
+const MAX_WAITING: usize = 256;
 
 /// The longest request.
 const MAX_REQUEST: u64 = 64 * 1024;
@@ -91,6 +95,8 @@ pub struct Answered {
     pub uid: u32,
     /// The answering process' id, where the kernel tells it.
     pub pid: Option<i32>,
+    /// Its controlling terminal, as in `/dev/pts/3`. A person usually has one.
+    pub terminal: Option<String>,
 }
 
 /// A queue that can't be opened or reached.
@@ -115,6 +121,11 @@ pub enum QueueError {
         /// The errno.
         source: io::Error,
     },
+    /// Too many questions wait already.
+    #[error(
+        "{MAX_WAITING} questions wait already; answer some with `cofferdam approve` or `cofferdam reject`"
+    )]
+    Full,
     /// Nobody asks under this id.
     #[error("nothing waits under \"{0}\"; `cofferdam approvals` lists what does")]
     Unknown(String),
@@ -208,7 +219,8 @@ impl From<&Question> for Waiting {
 }
 
 impl Answered {
-    /// Who answered, for the audit: `root (uid 0) by cofferdam approve, pid 4242`.
+    /// Who answered, for the audit: `root (uid 0) by cofferdam approve, pid 4242, at /dev/pts/3`, or
+    /// `without a terminal`.
     pub fn by(&self) -> String {
         let verb = match self.verdict {
             Verdict::Approve => "approve",
@@ -221,7 +233,14 @@ impl Answered {
             .ok()
             .flatten()
             .map_or_else(|| "?".to_owned(), |user| user.name);
-        format!("{user} (uid {}) by cofferdam {verb}, pid {pid}", self.uid)
+        let at = match &self.terminal {
+            Some(terminal) => format!("at {terminal}"),
+            None => "without a terminal".to_owned(),
+        };
+        format!(
+            "{user} (uid {}) by cofferdam {verb}, pid {pid}, {at}",
+            self.uid
+        )
     }
 }
 
@@ -283,8 +302,14 @@ impl Queue {
             waiting: self.waiting.clone(),
             id: question.id.clone(),
         };
+        {
+            let mut waiting = lock(&self.waiting);
+            if waiting.len() >= MAX_WAITING {
+                return Err(QueueError::Full);
+            }
+            waiting.insert(question.id.clone(), (question.clone(), sender));
+        }
         announced(&question);
-        lock(&self.waiting).insert(question.id.clone(), (question, sender));
         match tokio::time::timeout(self.patience, receiver).await {
             Ok(Ok(answered)) => Ok(Some(answered)),
             Ok(Err(_)) | Err(_) => Ok(None),
@@ -364,7 +389,13 @@ async fn accept_all(socket: UnixListener, waiting: Arc<Mutex<Questions>>) {
 async fn talk(stream: UnixStream, waiting: &Mutex<Questions>) -> io::Result<()> {
     let peer = stream.peer_cred()?;
     let (reader, mut writer) = stream.into_split();
+    // Also from a peer that is refused: what it had sent and nobody read would cost it the reply.
+    let mut request = Vec::new();
+    BufReader::new(reader.take(MAX_REQUEST))
+        .read_until(b'\n', &mut request)
+        .await?;
     let reply = match may_answer(peer.uid(), peer.pid()) {
+        Ok(()) => reply(&request, &peer, waiting),
         Err(reason) => {
             tracing::warn!(
                 uid = peer.uid(),
@@ -374,38 +405,39 @@ async fn talk(stream: UnixStream, waiting: &Mutex<Questions>) -> io::Result<()> 
             );
             Reply::Refused(reason.to_owned())
         }
-        Ok(()) => {
-            let mut line = String::new();
-            BufReader::new(reader.take(MAX_REQUEST))
-                .read_line(&mut line)
-                .await?;
-            match serde_json::from_str(&line) {
-                Ok(Request::List) => Reply::Waiting(
-                    lock(waiting)
-                        .values()
-                        .map(|(question, _)| question.clone())
-                        .collect(),
-                ),
-                Ok(Request::Answer { id, verdict }) => {
-                    let asked = lock(waiting).remove(&id);
-                    let answered = Answered {
-                        verdict,
-                        uid: peer.uid(),
-                        pid: peer.pid(),
-                    };
-                    match asked.map(|(_, sender)| sender.send(answered)) {
-                        Some(Ok(())) => Reply::Taken,
-                        Some(Err(_)) | None => Reply::Unknown,
-                    }
-                }
-                Err(error) => Reply::Refused(format!("a request can't be read: {error}")),
-            }
-        }
     };
     let mut line = serde_json::to_vec(&reply)?;
     line.push(b'\n');
     writer.write_all(&line).await?;
     writer.shutdown().await
+}
+
+fn reply(request: &[u8], peer: &UCred, waiting: &Mutex<Questions>) -> Reply {
+    match serde_json::from_slice(request) {
+        Ok(Request::List) => {
+            let waiting = lock(waiting);
+            Reply::Waiting(
+                waiting
+                    .values()
+                    .map(|(question, _)| question.clone())
+                    .collect(),
+            )
+        }
+        Ok(Request::Answer { id, verdict }) => {
+            let asked = lock(waiting).remove(&id);
+            let answered = Answered {
+                verdict,
+                uid: peer.uid(),
+                pid: peer.pid(),
+                terminal: peer.pid().and_then(terminal_of),
+            };
+            match asked.map(|(_, sender)| sender.send(answered)) {
+                Some(Ok(())) => Reply::Taken,
+                Some(Err(_)) | None => Reply::Unknown,
+            }
+        }
+        Err(error) => Reply::Refused(format!("a request can't be read: {error}")),
+    }
 }
 
 /// Whether a peer is a person's process, as far as the kernel can tell.
@@ -416,21 +448,32 @@ fn may_answer(uid: u32, pid: Option<i32>) -> Result<(), &'static str> {
     let pid = pid.ok_or("the kernel doesn't tell who answers")?;
     let ours = Standing::of("self").ok_or("/proc can't be read, so that nobody can answer")?;
     let theirs = Standing::of(&pid.to_string()).ok_or("the answering process is gone")?;
-    if theirs.namespaces != ours.namespaces {
-        return Err("a process in other namespaces can't answer");
-    }
-    if theirs.no_new_privs > ours.no_new_privs || theirs.filters > ours.filters {
-        return Err("a confined process can't answer");
-    }
+    theirs.is_no_more_confined_than(&ours)?;
     if descends_from_us(pid) {
         return Err("a command of the asking server can't answer");
     }
     Ok(())
 }
 
+/// The controlling terminal of a process: field 7 of `/proc/PID/stat` (`proc(5)`).
+fn terminal_of(pid: i32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses and may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let device: u64 = rest.split_whitespace().nth(4)?.parse().ok()?;
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    match major {
+        0 => None,
+        // UNIX 98 pseudo-terminals (devices.txt of the kernel).
+        136..=143 => Some(format!("/dev/pts/{}", (major - 136) * 256 + minor)),
+        _ => Some(format!("terminal {major}:{minor}")),
+    }
+}
+
 /// How confined a process is; only what it can't shed again.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Standing {
-    namespaces: [Option<PathBuf>; 3],
+    namespaces: [Option<PathBuf>; 2],
     no_new_privs: u32,
     filters: u32,
 }
@@ -441,11 +484,22 @@ impl Standing {
         let number = |name| status_number(&status, name).unwrap_or(0);
         let namespace = |name| std::fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
         Some(Standing {
-            namespaces: ["user", "pid", "mnt"].map(namespace),
+            // Not the mount namespace: packaged editors have their own, and start servers in it.
+            namespaces: ["user", "pid"].map(namespace),
             no_new_privs: number("NoNewPrivs"),
             // Older kernels tell the mode alone.
             filters: status_number(&status, "Seccomp_filters").unwrap_or_else(|| number("Seccomp")),
         })
+    }
+
+    fn is_no_more_confined_than(&self, ours: &Standing) -> Result<(), &'static str> {
+        if self.namespaces != ours.namespaces {
+            return Err("a process in other namespaces can't answer");
+        }
+        if self.no_new_privs > ours.no_new_privs || self.filters > ours.filters {
+            return Err("a confined process can't answer");
+        }
+        Ok(())
     }
 }
 
@@ -535,17 +589,15 @@ async fn exchange(socket: &Path, request: &Request) -> Result<Option<Reply>, Que
         }
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        // A server that refuses replies without reading.
-        let written = stream.write_all(&line).await;
-        let mut reply = String::new();
+        stream.write_all(&line).await?;
+        let mut reply = Vec::new();
         BufReader::new(stream.take(MAX_REPLY))
-            .read_line(&mut reply)
+            .read_until(b'\n', &mut reply)
             .await?;
         if reply.is_empty() {
-            written?;
             return Ok(None);
         }
-        Ok(serde_json::from_str(&reply).map(Some)?)
+        Ok(serde_json::from_slice(&reply).map(Some)?)
     };
     match tokio::time::timeout(TALK, talk).await {
         Ok(result) => result.map_err(QueueError::io("talk to", socket)),
@@ -717,6 +769,40 @@ mod tests {
         assert_eq!(answered.unwrap().verdict, Verdict::Reject);
     }
 
+    #[test]
+    fn only_a_process_that_is_no_more_confined_may_answer() {
+        let ours = Standing::of("self").unwrap();
+        assert!(ours.namespaces.iter().all(Option::is_some));
+        assert_eq!(ours.is_no_more_confined_than(&ours), Ok(()));
+        let less = Standing {
+            no_new_privs: 0,
+            filters: 0,
+            ..ours.clone()
+        };
+        assert_eq!(less.is_no_more_confined_than(&ours), Ok(()));
+        let mut elsewhere = ours.clone();
+        elsewhere.namespaces[0] = Some("user:[1]".into());
+        assert_eq!(
+            elsewhere.is_no_more_confined_than(&ours),
+            Err("a process in other namespaces can't answer")
+        );
+        for confined in [
+            Standing {
+                no_new_privs: 1,
+                ..less.clone()
+            },
+            Standing {
+                filters: ours.filters + 1,
+                ..less.clone()
+            },
+        ] {
+            assert_eq!(
+                confined.is_no_more_confined_than(&less),
+                Err("a confined process can't answer")
+            );
+        }
+    }
+
     #[tokio::test]
     async fn a_folder_that_others_may_enter_is_refused_and_a_private_one_taken() {
         let dir = tempfile::tempdir().unwrap();
@@ -750,7 +836,10 @@ mod tests {
         queue.listen().await.unwrap();
         let socket = sockets(&run).unwrap().remove(0);
         let mut stream = UnixStream::connect(&socket).await.unwrap();
-        stream.write_all(b"approve everything\n").await.unwrap();
+        stream
+            .write_all(b"approve \xff everything\n")
+            .await
+            .unwrap();
         let mut reply = String::new();
         stream.read_to_string(&mut reply).await.unwrap();
         assert_eq!(

@@ -8,16 +8,78 @@ use std::path::Path;
 use std::process::Stdio;
 
 use nix::errno::Errno;
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use super::message::{Launch, Report, SetUp};
-use super::{CELL_NAME, init, wire};
+use super::message::{Launch, Report, SetUp, ToCell};
+use super::{CELL_NAME, init, process, wire};
+use crate::sys::{self, Child};
 
 /// A cell that runs.
 pub(crate) struct Cell {
     socket: OwnedFd,
-    process: tokio::process::Child,
+    process: Process,
+}
+
+enum Process {
+    Spawned(tokio::process::Child),
+    Forked(Pid),
+}
+
+/// A cell that was forked from this process before it had a second thread, and enters what it was told
+/// while this process gets on.
+#[derive(Debug)]
+pub struct Ahead {
+    pub(super) setup: SetUp,
+    socket: OwnedFd,
+    process: Pid,
+}
+
+/// Forks a cell for the first session of a program that runs one command. Only for a `main` that has
+/// started no thread; `None` when it can't be forked, or when there is one already. `own_network`: a
+/// network namespace of its own, as every mode has unless it is told otherwise.
+pub fn fork_ahead(own_network: bool) -> Option<Ahead> {
+    let setup = SetUp {
+        namespaces: true,
+        own_network,
+        prepare: false,
+        uid: nix::unistd::geteuid().as_raw(),
+        gid: nix::unistd::getegid().as_raw(),
+        remove_at_end: Vec::new(),
+    };
+    if !sys::is_single_threaded() {
+        return None;
+    }
+    let (ours, theirs) = wire::pair().ok()?;
+    match sys::fork().ok()? {
+        Child::Here => {
+            drop(ours);
+            if sys::place_descriptor(&theirs, 0).is_err() {
+                sys::exit_now(1);
+            }
+            process::run()
+        }
+        Child::There(process) => {
+            wire::send(&ours, &setup, &[]).ok()?;
+            Some(Ahead {
+                setup,
+                socket: ours,
+                process,
+            })
+        }
+    }
+}
+
+impl Ahead {
+    /// The cell, if it was set up like this.
+    pub(crate) fn into_cell(self, setup: &SetUp) -> Option<Cell> {
+        (self.setup == *setup).then_some(Cell {
+            socket: self.socket,
+            process: Process::Forked(self.process),
+        })
+    }
 }
 
 /// The descriptors of a command: what it reads and writes, and the script that it was given.
@@ -46,7 +108,7 @@ impl Cell {
         wire::send(&ours, setup, &[])?;
         Ok(Cell {
             socket: ours,
-            process,
+            process: Process::Spawned(process),
         })
     }
 
@@ -54,7 +116,7 @@ impl Cell {
     ///
     /// # Errors
     /// `EPIPE` when the cell has gone.
-    pub fn launch(&self, launch: &Launch, incoming: &Incoming<'_>) -> Result<Control, Errno> {
+    pub fn launch(&self, launch: Launch, incoming: &Incoming<'_>) -> Result<Control, Errno> {
         let plain = |errno: rustix::io::Errno| Errno::from_raw(errno.raw_os_error());
         let (ours, theirs) = wire::pair().map_err(plain)?;
         let mut descriptors = vec![
@@ -64,7 +126,12 @@ impl Cell {
             incoming.stderr,
         ];
         descriptors.extend(incoming.script);
-        wire::send(&self.socket, launch, &descriptors).map_err(plain)?;
+        wire::send(
+            &self.socket,
+            &ToCell::Launch(Box::new(launch)),
+            &descriptors,
+        )
+        .map_err(plain)?;
         rustix::io::ioctl_fionbio(&ours, true).map_err(plain)?;
         // tokio's type for a UNIX socket; it is only waited on, and read by `wire`.
         let ours = UnixStream::from_std(ours.into())
@@ -74,13 +141,18 @@ impl Cell {
 
     /// Ends the cell and everything in it, and waits until it is gone.
     pub async fn end(self) {
-        let Cell {
-            socket,
-            mut process,
-        } = self;
+        let Cell { socket, process } = self;
+        // One that has gone already needs no word.
+        wire::send(&socket, &ToCell::Leave, &[]).ok();
         drop(socket);
-        // An error means that it has been reaped already.
-        process.wait().await.ok();
+        match process {
+            // An error means that it has been reaped already.
+            Process::Spawned(mut process) => drop(process.wait().await),
+            Process::Forked(process) => {
+                let reaped = tokio::task::spawn_blocking(move || waitpid(process, None).is_ok());
+                reaped.await.ok();
+            }
+        }
     }
 }
 

@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use rustix::process::{WaitOptions, WaitStatus};
 
-use super::last_steps::{self, FromChild, Stdio};
-use super::message::{Failure, FailureKind as Kind, Launch, Report, Step};
+use super::last_steps::{self, FromChild};
+use super::message::{Attend, Failure, FailureKind as Kind, Report, Step};
 use super::process::mount_proc;
 use super::supervisor::Supervisor;
 use super::wire;
 use crate::outcome::Ended;
-use crate::plan::Tree;
-use crate::sys;
+use crate::plan::{Plan, Tree};
+use crate::sys::{self, Child};
 
 /// What the harness may ask of an init, one byte each.
 pub(crate) const TERMINATE: &[u8] = b"T";
@@ -33,20 +33,27 @@ pub(crate) const KILL: &[u8] = b"K";
 /// pipes (`exec > >(tee log)`) need a moment to write what they were sent.
 const LINGER: Duration = Duration::from_millis(150);
 
-/// Runs one command and ends the process.
-pub(super) fn run(launch: &Launch, descriptors: &[OwnedFd], place: &Place<'_>) -> ! {
-    let prepared = prepare(launch.plan.tree, place);
-    attend(launch, descriptors, prepared, place)
-}
-
-/// Prepares everything that doesn't depend on the command, waits for one, runs it and ends the process.
-pub(super) fn run_later(from_cell: &OwnedFd, tree: Tree, place: &Place<'_>) -> ! {
-    let prepared = prepare(tree, place);
-    match wire::receive::<Launch>(from_cell) {
-        Ok(Some((launch, descriptors))) => attend(&launch, &descriptors, prepared, place),
-        // The cell has gone, or wants another one.
-        Ok(None) | Err(_) => sys::exit_now(0),
+/// Prepares everything that doesn't depend on the command, the confined process that will become it
+/// included, waits for the command's control socket, attends to it and ends the process.
+pub(super) fn run(from_cell: &OwnedFd, to_command: OwnedFd, plan: &Plan, place: &Place<'_>) -> ! {
+    let prepared = prepare(to_command, plan, place);
+    let control = match wire::receive::<Attend>(from_cell) {
+        Ok(Some((Attend, descriptors))) => descriptors.into_iter().next(),
+        // The cell has gone, or needs another one.
+        Ok(None) | Err(_) => None,
+    };
+    let Some(control) = control else {
+        sys::exit_now(0)
+    };
+    let report = match prepared {
+        Ok(prepared) => Command::new(prepared, plan, &control, place).attend(),
+        Err(failure) => Some(Report::Failed(failure)),
+    };
+    if let Some(report) = report {
+        // A harness that has gone needs no report.
+        wire::send(&control, &report, &[]).ok();
     }
+    sys::exit_now(0)
 }
 
 /// Where an init runs.
@@ -59,25 +66,12 @@ pub(super) struct Place<'a> {
     pub notes: &'a [String],
 }
 
-fn attend(
-    launch: &Launch,
-    descriptors: &[OwnedFd],
-    prepared: Result<SignalFd, Failure>,
-    place: &Place<'_>,
-) -> ! {
-    let Some(control) = descriptors.first() else {
-        sys::exit_now(1)
-    };
-    let started = prepared.and_then(|children| start(launch, descriptors, children, place));
-    let report = match started {
-        Ok(mut command) => command.attend(),
-        Err(failure) => Some(Report::Failed(failure)),
-    };
-    if let Some(report) = report {
-        // A harness that has gone needs no report.
-        wire::send(control, &report, &[]).ok();
-    }
-    sys::exit_now(0)
+struct Prepared {
+    main: Pid,
+    /// Tells the listener or a failure, and its end that the command has begun.
+    child: OwnedFd,
+    children: SignalFd,
+    supervisor: Supervisor,
 }
 
 struct Command<'a> {
@@ -89,68 +83,76 @@ struct Command<'a> {
     supervisor: Supervisor,
     notes: &'a [String],
     ended: Option<Ended>,
+    cell_gone: bool,
 }
 
-fn prepare(tree: Tree, place: &Place<'_>) -> Result<SignalFd, Failure> {
-    prctl::set_pdeathsig(Signal::SIGKILL).step(Kind::SetUp, "set the parent-death signal")?;
+fn prepare(to_command: OwnedFd, plan: &Plan, place: &Place<'_>) -> Result<Prepared, Failure> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGCHLD);
+    let when_the_cell_dies = match plan.tree {
+        Tree::PidNamespace { .. } => Signal::SIGKILL,
+        // Its own death would leave the command behind: it hears of the cell's and ends everything.
+        Tree::Subreaper => {
+            signals.add(Signal::SIGTERM);
+            Signal::SIGTERM
+        }
+    };
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).step(Kind::SetUp, "block signals")?;
+    prctl::set_pdeathsig(when_the_cell_dies).step(Kind::SetUp, "set the parent-death signal")?;
     prctl::set_dumpable(false).step(Kind::SetUp, "set not dumpable")?;
-    match tree {
+    match plan.tree {
         Tree::PidNamespace { proc } => mount_proc(proc)?,
         Tree::Subreaper => {
             prctl::set_child_subreaper(true).step(Kind::SetUp, "become a subreaper")?;
             if nix::unistd::getppid().as_raw().cast_unsigned() != place.cell {
                 return Err(Failure::new(Kind::SetUp, "the cell is gone", Errno::ESRCH));
             }
+            // Else the numbers there would be those of other processes.
+            let own = std::fs::read_link("/proc/self").unwrap_or_default();
+            if own.to_str() != Some(&std::process::id().to_string()) {
+                return Err(Failure::new(
+                    Kind::SetUp,
+                    "find the command's processes: /proc isn't that of this PID namespace",
+                    Errno::ESRCH,
+                ));
+            }
         }
     }
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGCHLD);
-    SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-        .step(Kind::SetUp, "signalfd")
+    let children = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .step(Kind::SetUp, "signalfd")?;
+    let supervisor = Supervisor::new(plan, place.own_network)?;
+    let (child, to_init) = wire::pair().step(Kind::SetUp, "socketpair")?;
+    match sys::fork().step(Kind::Clone, "fork")? {
+        Child::Here => last_steps::become_command(plan, to_command, &to_init),
+        Child::There(main) => Ok(Prepared {
+            main,
+            child,
+            children,
+            supervisor,
+        }),
+    }
 }
 
-fn start<'a>(
-    launch: &'a Launch,
-    descriptors: &'a [OwnedFd],
-    children: SignalFd,
-    place: &Place<'a>,
-) -> Result<Command<'a>, Failure> {
-    let [control, stdin, stdout, stderr, rest @ ..] = descriptors else {
-        return Err(Failure::new(
-            Kind::SetUp,
-            "receive descriptors",
-            Errno::EBADF,
-        ));
-    };
-    let supervisor = Supervisor::new(&launch.plan, place.own_network)?;
-    let (ours, theirs) = wire::pair().step(Kind::SetUp, "socketpair")?;
-    let stdio = Stdio {
-        stdin,
-        stdout,
-        stderr,
-        script: rest.first(),
-    };
-    // Above the numbers that the command's own descriptors are put at.
-    let theirs = rustix::io::fcntl_dupfd_cloexec(&theirs, 20).step(Kind::SetUp, "dup")?;
-    let main = sys::spawn_in_place(|| {
-        let failure = last_steps::become_command(launch, &stdio, &theirs);
-        wire::send(&theirs, &FromChild::Failed(failure), &[]).ok();
-        125
-    })
-    .step(Kind::SetUp, "clone")?;
-    Ok(Command {
-        main,
-        tree: launch.plan.tree,
-        control,
-        child: Some(ours),
-        children,
-        supervisor,
-        notes: place.notes,
-        ended: None,
-    })
-}
+impl<'a> Command<'a> {
+    fn new(
+        prepared: Prepared,
+        plan: &Plan,
+        control: &'a OwnedFd,
+        place: &Place<'a>,
+    ) -> Command<'a> {
+        Command {
+            main: prepared.main,
+            tree: plan.tree,
+            control,
+            child: Some(prepared.child),
+            children: prepared.children,
+            supervisor: prepared.supervisor,
+            notes: place.notes,
+            ended: None,
+            cell_gone: false,
+        }
+    }
 
-impl Command<'_> {
     /// Until the command and everything that it started have ended. `None`: nobody is there to tell.
     fn attend(&mut self) -> Option<Report> {
         let mut linger: Option<Instant> = None;
@@ -185,6 +187,10 @@ impl Command<'_> {
             } else {
                 Left::Something
             };
+            if self.cell_gone {
+                self.end_everything();
+                return None;
+            }
             if self.ended.is_some() {
                 // What it said before it became the command, or why it didn't, is all there by now.
                 while self.child.is_some() {
@@ -237,7 +243,7 @@ impl Command<'_> {
         }
     }
 
-    fn or_children<'a>(&'a self, fd: Option<&'a OwnedFd>) -> BorrowedFd<'a> {
+    fn or_children<'b>(&'b self, fd: Option<&'b OwnedFd>) -> BorrowedFd<'b> {
         fd.map_or(self.children.as_fd(), |fd| fd.as_fd())
     }
 
@@ -279,11 +285,9 @@ impl Command<'_> {
     }
 
     fn reap(&mut self) -> Left {
-        while self
-            .children
-            .read_signal()
-            .is_ok_and(|signal| signal.is_some())
-        {}
+        while let Ok(Some(signal)) = self.children.read_signal() {
+            self.cell_gone |= signal.ssi_signo == Signal::SIGTERM as u32;
+        }
         loop {
             // Not nix's, which has no value for an end by a real-time signal.
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -304,7 +308,9 @@ impl Command<'_> {
 
     fn signal_all(&self, signal: Signal) {
         match self.tree {
-            // From pid 1 this reaches every process of the namespace but itself.
+            // From pid 1 this reaches every process of the namespace but itself; from any other it would
+            // reach every process of the caller's user.
+            Tree::PidNamespace { .. } if std::process::id() != 1 => {}
             Tree::PidNamespace { .. } => {
                 kill(Pid::from_raw(-1), signal).ok();
             }

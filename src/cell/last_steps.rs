@@ -1,46 +1,48 @@
 //! The last steps of a command before `execve`, as a list.
 //!
 //! Rule: the order carries the confinement. Landlock comes after the last mount (it forbids mounting)
-//! and needs no_new_privs; capabilities go before seccomp, whose filters are the last to be laid on;
-//! nothing but 0, 1, 2 and a script's descriptor is open afterwards.
+//! and needs no_new_privs; capabilities go before seccomp, whose filters are the last to be laid on; what
+//! the command is, is only learned under all of it; nothing but 0, 1, 2 and a script's descriptor is open
+//! afterwards.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::thread::CapabilitySet;
 
-use super::message::{Failure, FailureKind as Kind, Launch, Step};
+use super::message::{Failure, FailureKind as Kind, Go, Step};
 use super::wire;
-use crate::plan::{Grant, Landlock, Plan};
+use crate::plan::{Grant, Landlock, Plan, Tree};
 use crate::sys;
 
-/// The descriptors of a command.
-pub(super) struct Stdio<'a> {
-    pub stdin: &'a OwnedFd,
-    pub stdout: &'a OwnedFd,
-    pub stderr: &'a OwnedFd,
-    pub script: Option<&'a OwnedFd>,
-}
-
-/// Confines this process and becomes the command. Returns only when a step failed.
-pub(super) fn become_command(launch: &Launch, stdio: &Stdio<'_>, to_init: &OwnedFd) -> Failure {
-    match confine(launch, stdio, to_init) {
-        Ok(()) => execute(launch),
+/// Confines this process, waits for the command that it is to become, and becomes it.
+pub(super) fn become_command(plan: &Plan, from_cell: OwnedFd, to_init: &OwnedFd) -> ! {
+    let failure = match confine(plan, to_init).and_then(|()| wait_for_command(from_cell)) {
+        Ok((go, descriptors)) => match enter(&go, descriptors, to_init) {
+            Ok(_to_init) => execute(&go),
+            Err(failure) => failure,
+        },
         Err(failure) => failure,
-    }
+    };
+    // Without an init nobody is there to be told.
+    wire::send(to_init, &FromChild::Failed(failure), &[]).ok();
+    sys::exit_now(125)
 }
 
-fn confine(launch: &Launch, stdio: &Stdio<'_>, to_init: &OwnedFd) -> Result<(), Failure> {
-    let plan = &launch.plan;
+fn confine(plan: &Plan, to_init: &OwnedFd) -> Result<(), Failure> {
     leave_the_terminal()?;
+    if plan.tree == Tree::Subreaper {
+        // A PID namespace ends with its init; without one this much does.
+        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)
+            .step(Kind::SetUp, "set the parent-death signal")?;
+    }
     sys::reset_signals();
-    enter_workdir(launch)?;
-    place_stdio(stdio, launch.script_at)?;
     set_limits(plan)?;
     rustix::thread::set_no_new_privs(true).step(Kind::SetUp, "set no_new_privs")?;
     if let Some(landlock) = &plan.landlock {
@@ -58,6 +60,60 @@ fn confine(launch: &Launch, stdio: &Stdio<'_>, to_init: &OwnedFd) -> Result<(), 
     Ok(())
 }
 
+/// Descriptors of the command: standard input, output, error, and the script when there is one.
+fn wait_for_command(from_cell: OwnedFd) -> Result<(Go, Vec<OwnedFd>), Failure> {
+    match wire::receive::<Go>(from_cell).step(Kind::SetUp, "receive the command")? {
+        Some(command) => Ok(command),
+        // The cell has gone, or needs another one.
+        None => sys::exit_now(0),
+    }
+}
+
+/// The socket to the init, moved out of the way, comes back: it closes when the command begins.
+fn enter(go: &Go, descriptors: Vec<OwnedFd>, to_init: &OwnedFd) -> Result<OwnedFd, Failure> {
+    rustix::process::chdir(go.workdir.as_c_str())
+        .step(Kind::Workdir, "enter the working directory")
+        .map_err(|failure| failure.about(go.workdir.to_bytes()))?;
+    place_stdio(go, &descriptors)?;
+    let above = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, ABOVE).step(Kind::SetUp, "dup");
+    let moved = above(to_init)?;
+    let script = descriptors.get(3).map(above).transpose()?;
+    // They may have come in at the very number that the script is wanted at.
+    drop(descriptors);
+    sys::close_from(3).step(Kind::SetUp, "close_range")?;
+    if let (Some(script), Some(at)) = (&script, go.script_at) {
+        sys::place_descriptor(script, at).step(Kind::SetUp, "dup2")?;
+    }
+    Ok(moved)
+}
+
+/// Above the numbers that a command's own descriptors are put at.
+const ABOVE: i32 = 20;
+
+fn place_stdio(go: &Go, descriptors: &[OwnedFd]) -> Result<(), Failure> {
+    let [stdin, stdout, stderr, ..] = descriptors else {
+        return Err(Failure::new(
+            Kind::SetUp,
+            "receive descriptors",
+            Errno::EBADF,
+        ));
+    };
+    let place = |from: &OwnedFd, at| sys::place_descriptor(from, at).step(Kind::SetUp, "dup2");
+    if go.null_stdin {
+        let null = rustix::fs::open(
+            c"/dev/null",
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .step(Kind::SetUp, "open /dev/null")?;
+        place(&null, 0)?;
+    } else {
+        place(stdin, 0)?;
+    }
+    place(stdout, 1)?;
+    place(stderr, 2)
+}
+
 /// What the child says to its init before it becomes the command.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) enum FromChild {
@@ -69,24 +125,6 @@ pub(super) enum FromChild {
 
 fn leave_the_terminal() -> Result<(), Failure> {
     nix::unistd::setsid().step(Kind::SetUp, "setsid").map(drop)
-}
-
-fn enter_workdir(launch: &Launch) -> Result<(), Failure> {
-    rustix::process::chdir(launch.workdir.as_c_str())
-        .step(Kind::Workdir, "enter the working directory")
-        .map_err(|failure| failure.about(launch.workdir.to_bytes()))
-}
-
-fn place_stdio(stdio: &Stdio<'_>, script_at: Option<i32>) -> Result<(), Failure> {
-    let place = |from: &OwnedFd, at| sys::place_descriptor(from, at).step(Kind::SetUp, "dup2");
-    place(stdio.stdin, 0)?;
-    place(stdio.stdout, 1)?;
-    place(stdio.stderr, 2)?;
-    sys::close_from(3).step(Kind::SetUp, "close_range")?;
-    match (stdio.script, script_at) {
-        (Some(script), Some(at)) => place(script, at),
-        _ => Ok(()),
-    }
 }
 
 fn set_limits(plan: &Plan) -> Result<(), Failure> {
@@ -137,11 +175,18 @@ fn landlock_ruleset(plan: &Landlock) -> Result<RulesetStatus, RulesetError> {
     }
     let mut ruleset = ruleset.create()?;
     for right in &plan.rights {
-        // What isn't there needs no right; a host without `/dev/ptmx` is one.
-        let Ok(path) = PathFd::new(std::ffi::OsStr::from_bytes(right.path.to_bytes())) else {
+        // What isn't there needs no right (a host may lack `/dev/ptmx`), and what has become a link gets
+        // none.
+        let Ok(path) = rustix::fs::openat2(
+            rustix::fs::CWD,
+            right.path.as_c_str(),
+            OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+            Mode::empty(),
+            ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+        ) else {
             continue;
         };
-        let folder = rustix::fs::fstat(path.as_fd())
+        let folder = rustix::fs::fstat(&path)
             .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir());
         let granted = granted(right.grant, abi);
         let granted = if folder {
@@ -153,8 +198,6 @@ fn landlock_ruleset(plan: &Landlock) -> Result<RulesetStatus, RulesetError> {
     }
     Ok(ruleset.restrict_self()?.ruleset)
 }
-
-use std::os::unix::ffi::OsStrExt;
 
 fn granted(grant: Grant, abi: ABI) -> BitFlags<AccessFs> {
     let changes = AccessFs::from_write(abi);
@@ -172,9 +215,10 @@ fn abi(number: u32) -> ABI {
 
 fn drop_capabilities(plan: &Plan) -> Result<(), Failure> {
     let keep = CapabilitySet::from_bits_retain(plan.capabilities);
-    // The bounding set can only be dropped with CAP_SETPCAP, which a caller without namespaces lacks; it
-    // has no capability to lose either, and no_new_privs keeps programs from giving any.
-    if plan.view.is_some() || nix::unistd::geteuid().is_root() {
+    // The bounding set can only be dropped with CAP_SETPCAP, which a caller without namespaces may lack.
+    // Nothing is lost: under no_new_privs no program gives a capability that its caller hasn't got.
+    let held = rustix::thread::capabilities(None).step(Kind::SetUp, "read capabilities")?;
+    if held.effective.contains(CapabilitySet::SETPCAP) {
         for number in 0..64 {
             let one = CapabilitySet::from_bits_retain(1 << number);
             if !keep.contains(one) {
@@ -198,16 +242,17 @@ fn drop_capabilities(plan: &Plan) -> Result<(), Failure> {
     .step(Kind::SetUp, "drop capabilities")
 }
 
-fn execute(launch: &Launch) -> Failure {
+fn execute(go: &Go) -> Failure {
     let mut refused = Errno::ENOENT;
-    for candidate in &launch.candidates {
-        match sys::execve(candidate, &launch.argv, &launch.env) {
-            // As execvp(3): a folder of PATH that hasn't got it, or won't show it, doesn't end the search.
-            Errno::ENOENT | Errno::ENOTDIR => {}
-            Errno::EACCES => refused = Errno::EACCES,
-            errno => return Failure::new(Kind::Exec, "execve", errno).about(candidate.to_bytes()),
+    for candidate in &go.candidates {
+        let errno = sys::execve(candidate, &go.argv, &go.env);
+        // As execvp(3): a folder of PATH that hasn't got it, or won't show it, doesn't end the search.
+        if errno == Errno::EACCES {
+            refused = errno;
+        } else if errno != Errno::ENOENT && errno != Errno::ENOTDIR {
+            return Failure::new(Kind::Exec, "execve", errno).about(candidate.to_bytes());
         }
     }
-    let name = launch.argv.first().map_or(&[][..], |name| name.to_bytes());
+    let name = go.argv.first().map_or(&[][..], |name| name.to_bytes());
     Failure::new(Kind::Exec, "execve", refused).about(name)
 }

@@ -24,16 +24,34 @@ pub(crate) struct SetUp {
     pub uid: u32,
     /// The caller's group, kept inside.
     pub gid: u32,
+    /// Folders of the session's to remove when the harness is gone: it can't when it was killed.
+    pub remove_at_end: Vec<CString>,
 }
 
-/// Every later message to a cell: run this command. Descriptors beside it: control socket, standard
-/// input, output, error, and the script when there is one.
+/// Every later message to a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToCell {
+    /// Run this command.
+    Launch(Box<Launch>),
+    /// The session ends in good order: there is nothing to clean up.
+    Leave,
+}
+
+/// A command to run. Descriptors beside it: control socket, standard input, output, error, and the script
+/// when there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Launch {
     /// What confines it.
     pub plan: Plan,
     /// The session's spill folder, once it exists.
     pub spill: Option<Spill>,
+    /// What it is.
+    pub go: Go,
+}
+
+/// What a confined process becomes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Go {
     /// Where the program may lie, in the order of PATH.
     pub candidates: Vec<CString>,
     /// Its arguments, with its name.
@@ -42,9 +60,15 @@ pub(crate) struct Launch {
     pub env: Vec<CString>,
     /// Where it starts.
     pub workdir: CString,
+    /// Standard input is `/dev/null`, the view's own: the host's could be changed through its descriptor.
+    pub null_stdin: bool,
     /// The script is wanted at this descriptor.
     pub script_at: Option<i32>,
 }
+
+/// What an init waits for: its command's control socket is beside this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Attend;
 
 /// A folder of the host that the session's commands see read-only at the same path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -91,8 +115,11 @@ pub(crate) struct Failure {
 /// What a failed step means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FailureKind {
-    /// The host doesn't give namespaces.
+    /// The host doesn't give namespaces, or no mounts in them: what a cell asks for before anything that a
+    /// command could have had a hand in.
     Namespaces,
+    /// No process can be started: too many, or no PID namespace.
+    Clone,
     /// The host doesn't give a new `/proc`.
     Proc,
     /// The host doesn't give a seccomp listener.

@@ -21,8 +21,9 @@ mod supervisor;
 mod view;
 mod wire;
 
+pub use handle::{Ahead, fork_ahead};
 pub(crate) use handle::{Cell, Control, Incoming};
-pub(crate) use message::{Failure, FailureKind, Launch, Report, SetUp, Spill};
+pub(crate) use message::{Failure, FailureKind, Go, Launch, Report, SetUp, Spill};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -4,6 +4,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use std::os::unix::ffi::OsStrExt;
+
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
@@ -14,10 +16,12 @@ use nix::unistd::{Pid, setsid};
 use rustix::process::WaitOptions;
 
 use super::init;
-use super::message::{Failure, FailureKind as Kind, Launch, Report, SetUp, Step};
+use super::message::{
+    Attend, Failure, FailureKind as Kind, Go, Launch, Report, SetUp, Step, ToCell,
+};
 use super::view::{ViewId, Views};
 use super::wire;
-use crate::plan::{Proc, Tree};
+use crate::plan::{Plan, Proc, Tree};
 use crate::sys::{self, Child};
 
 /// Runs the cell and ends the process. The socket to the harness is standard input.
@@ -44,20 +48,46 @@ struct Cell {
     views: Option<Views>,
     /// The view that the cell is in.
     at: Option<ViewId>,
-    spare: Option<Spare>,
+    ready: Option<Ready>,
+    pid: u32,
     notes: Vec<String>,
 }
 
-/// An init that was started ahead of its command. Closing the socket ends it.
-struct Spare {
+/// An init that waits, and a confined process that waits to become a command. Closing the sockets ends
+/// both.
+struct Ready {
     init: Pid,
-    socket: OwnedFd,
+    to_init: OwnedFd,
+    to_command: OwnedFd,
     at: Option<ViewId>,
-    tree: Tree,
+    plan: Plan,
+}
+
+impl Ready {
+    fn go(
+        &self,
+        go: &Go,
+        control: &OwnedFd,
+        of_command: &[BorrowedFd<'_>],
+    ) -> Result<(), rustix::io::Errno> {
+        wire::send(&self.to_init, &Attend, &[control.as_fd()])?;
+        // A process that could not be confined has gone, and its init tells why.
+        wire::send(&self.to_command, go, of_command).or_else(|errno| match errno {
+            rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET => Ok(()),
+            other => Err(other),
+        })
+    }
 }
 
 fn serve() -> Result<(), Failure> {
-    let socket = hygiene()?;
+    let (socket, ready) = match hygiene() {
+        Ok(socket) => (socket, Ok(())),
+        // The harness waits on standard input for the reason.
+        Err(failure) => {
+            let socket = rustix::io::dup(std::io::stdin()).step(Kind::SetUp, "dup")?;
+            (socket, Err(failure))
+        }
+    };
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGCHLD);
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).step(Kind::SetUp, "block SIGCHLD")?;
@@ -67,8 +97,9 @@ fn serve() -> Result<(), Failure> {
     let Some((setup, _)) = wire::receive::<SetUp>(&socket).step(Kind::SetUp, "receive")? else {
         return Ok(());
     };
-    let mut cell = Cell::enter(setup);
+    let mut cell = ready.and_then(|()| Cell::enter(setup));
     let mut running: Vec<Running> = Vec::new();
+    let mut in_good_order = false;
     loop {
         let mut polled = [
             PollFd::new(socket.as_fd(), PollFlags::POLLIN),
@@ -85,8 +116,12 @@ fn serve() -> Result<(), Failure> {
             reap(&mut running);
         }
         if from_harness {
-            match wire::receive::<Launch>(&socket) {
-                Ok(Some((launch, descriptors))) => {
+            match wire::receive::<ToCell>(&socket) {
+                Ok(Some((ToCell::Leave, _))) => {
+                    in_good_order = true;
+                    break;
+                }
+                Ok(Some((ToCell::Launch(launch), descriptors))) => {
                     running.extend(match &mut cell {
                         Ok(cell) => cell.launch(&launch, descriptors),
                         Err(failure) => refuse(failure.clone(), &descriptors),
@@ -97,15 +132,23 @@ fn serve() -> Result<(), Failure> {
             }
         }
     }
-    drop(cell);
+    if let Ok(cell) = &mut cell {
+        cell.ready = None;
+    }
+    // Without a PID namespace an init has to end what it started.
+    let end = match &cell {
+        Ok(cell) if !cell.setup.namespaces => Signal::SIGTERM,
+        Ok(_) | Err(_) => Signal::SIGKILL,
+    };
     for command in &running {
         // It may have ended by itself.
-        kill(command.init, Signal::SIGKILL)
-            .or_else(ignore_gone)
-            .ok();
+        kill(command.init, end).or_else(ignore_gone).ok();
     }
     while rustix::process::wait(WaitOptions::empty()).is_ok() {}
-    Ok(())
+    match &cell {
+        Ok(cell) if !in_good_order => cell.clean_up(),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 fn ignore_gone(errno: Errno) -> Result<(), Errno> {
@@ -176,9 +219,28 @@ impl Cell {
             setup,
             views,
             at: None,
-            spare: None,
+            ready: None,
+            pid: std::process::id(),
             notes,
         })
+    }
+
+    /// Removes what a killed harness has left of the session.
+    fn clean_up(&self) -> Result<(), Failure> {
+        if let Some(views) = &self.views {
+            views.enter_base()?;
+        }
+        let mut done = Ok(());
+        for folder in &self.setup.remove_at_end {
+            let folder = std::ffi::OsStr::from_bytes(folder.to_bytes());
+            match std::fs::remove_dir_all(folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    done = Err(error).step(Kind::SetUp, "remove a folder of the session");
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        done
     }
 
     fn launch(&mut self, launch: &Launch, descriptors: Vec<OwnedFd>) -> Option<Running> {
@@ -188,9 +250,9 @@ impl Cell {
                     init,
                     _control: control,
                 });
-                // The command's own descriptors are closed here; a spare must not inherit them.
                 if self.setup.prepare {
-                    self.spare = self.prepare(launch.plan.tree);
+                    // What is wrong is told to the command that needs it.
+                    self.ready = self.prepare(&launch.plan).ok();
                 }
                 running
             }
@@ -204,62 +266,66 @@ impl Cell {
             self.at =
                 Some(views.enter(view, plan.runtime_folder.as_ref(), launch.spill.as_ref())?);
         }
-        if let Some(spare) = self.spare.take()
-            && (spare.at, spare.tree) == (self.at, plan.tree)
-        {
-            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let [control, of_command @ ..] = descriptors else {
+            return Err(Failure::new(
+                Kind::SetUp,
+                "receive descriptors",
+                Errno::EBADF,
+            ));
+        };
+        let of_command: Vec<_> = of_command.iter().map(AsFd::as_fd).collect();
+        if let Some(ready) = self.ready.take()
+            && ready.at == self.at
+            && ready.plan == *plan
             // One that has died is no loss: there is the other way.
-            if wire::send(&spare.socket, launch, &descriptors).is_ok() {
-                return Ok(spare.init);
-            }
+            && ready.go(&launch.go, control, &of_command).is_ok()
+        {
+            return Ok(ready.init);
         }
-        let keep: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        self.fork_init(plan.tree, &keep, |place| {
-            init::run(launch, descriptors, place)
-        })
+        let ready = self.prepare(plan)?;
+        ready
+            .go(&launch.go, control, &of_command)
+            .step(Kind::SetUp, "ask an init")?;
+        Ok(ready.init)
     }
 
-    /// An init that waits for its command.
-    fn prepare(&mut self, tree: Tree) -> Option<Spare> {
-        let (ours, theirs) = wire::pair().ok()?;
-        let init = self
-            .fork_init(tree, &[theirs.as_fd()], |place| {
-                init::run_later(&theirs, tree, place)
-            })
-            .ok()?;
-        Some(Spare {
+    /// An init with a confined process that waits to become a command.
+    fn prepare(&self, plan: &Plan) -> Result<Ready, Failure> {
+        let (to_init, init_end) = wire::pair().step(Kind::SetUp, "socketpair")?;
+        let (to_command, command_end) = wire::pair().step(Kind::SetUp, "socketpair")?;
+        let keep = [init_end.as_fd(), command_end.as_fd()];
+        let init = match self.fork_init(plan.tree, &keep)? {
+            Child::Here => {
+                let place = init::Place {
+                    cell: self.pid,
+                    own_network: self.setup.own_network,
+                    notes: &self.notes,
+                };
+                init::run(&init_end, command_end, plan, &place)
+            }
+            Child::There(init) => init,
+        };
+        Ok(Ready {
             init,
-            socket: ours,
+            to_init,
+            to_command,
             at: self.at,
-            tree,
+            plan: plan.clone(),
         })
     }
 
-    fn fork_init(
-        &self,
-        tree: Tree,
-        keep: &[BorrowedFd<'_>],
-        run: impl FnOnce(&init::Place<'_>),
-    ) -> Result<Pid, Failure> {
+    /// A fork in which only these descriptors are open: other commands' sockets would otherwise stay open
+    /// as long as this one runs.
+    fn fork_init(&self, tree: Tree, keep: &[BorrowedFd<'_>]) -> Result<Child, Failure> {
         let namespaces = match tree {
             Tree::PidNamespace { .. } => libc::CLONE_NEWPID | libc::CLONE_NEWNS,
             Tree::Subreaper => 0,
         };
-        let place = init::Place {
-            cell: std::process::id(),
-            own_network: self.setup.own_network,
-            notes: &self.notes,
-        };
-        match sys::fork_into(namespaces).step(Kind::Namespaces, "clone PID and mount namespace")? {
-            Child::There(init) => Ok(init),
-            Child::Here => {
-                // Other commands' sockets would otherwise stay open as long as this one runs.
-                if sys::close_all_but(keep).is_ok() {
-                    run(&place);
-                }
-                sys::exit_now(1)
-            }
+        let side = sys::fork_into(namespaces).step(Kind::Clone, "clone PID and mount namespace")?;
+        if side == Child::Here && sys::close_all_but(keep).is_err() {
+            sys::exit_now(1);
         }
+        Ok(side)
     }
 }
 

@@ -182,7 +182,7 @@ impl Supervisor {
             .ok_or(rustix::io::Errno::SRCH)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
             .map_err(raw)?;
-        let number = i32::try_from(call.arguments[0] as u32).map_err(|_| quiet(Errno::EBADF))?;
+        let number = i32::try_from(low_word(call.arguments[0])).map_err(|_| quiet(Errno::EBADF))?;
         let socket = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()).map_err(raw)?;
         let address = read_address(call, call.arguments[1], call.arguments[2]).map_err(quiet)?;
         let domain = rustix::net::sockopt::socket_domain(&socket).map_err(raw)?;
@@ -287,6 +287,12 @@ impl Supervisor {
     }
 }
 
+/// What the kernel reads of a register that holds an int.
+fn low_word(register: u64) -> u32 {
+    let [a, b, c, d, ..] = register.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
 /// The process that a thread belongs to.
 fn process_of(thread: Pid) -> Pid {
     std::fs::read_to_string(format!("/proc/{thread}/status"))
@@ -299,7 +305,7 @@ fn process_of(thread: Pid) -> Pid {
 }
 
 fn read_address(call: &Notification, at: u64, length: u64) -> Result<Vec<u8>, Errno> {
-    let length = usize::try_from(length as u32).map_err(|_| Errno::EINVAL)?;
+    let length = usize::try_from(low_word(length)).map_err(|_| Errno::EINVAL)?;
     if length > MAX_ADDRESS {
         return Err(Errno::EINVAL);
     }
@@ -364,7 +370,7 @@ fn seen_path(at: &OwnedFd) -> Option<PathBuf> {
 fn session_listens(device: u64, inode: u64) -> bool {
     sys::unix_sockets_by_file().is_ok_and(|mut bound| {
         bound.any(|socket| {
-            socket.inode == inode as u32
+            socket.inode == low_word(inode)
                 && (socket.major, socket.minor)
                     == (rustix::fs::major(device), rustix::fs::minor(device))
         })

@@ -37,7 +37,14 @@ pub(crate) struct Views {
     /// The host's mounts as the cell found them.
     base: OwnedFd,
     built: Vec<Built>,
+    /// The first view that was built, which holds the session's scratch.
+    first: Option<First>,
     last_id: u64,
+}
+
+struct First {
+    view: View,
+    namespace: OwnedFd,
 }
 
 struct Built {
@@ -57,6 +64,7 @@ impl Views {
         Ok(Views {
             base: current_namespace()?,
             built: Vec::new(),
+            first: None,
             last_id: 0,
         })
     }
@@ -69,11 +77,17 @@ impl Views {
         runtime_folder: Option<&CString>,
         spill: Option<&Spill>,
     ) -> Result<ViewId, Failure> {
-        let at = match self.built.iter().position(|built| built.view == *view) {
-            Some(at) => {
-                enter_namespace(&self.built[at].namespace)?;
-                at
+        let mut kept = self.built.iter().position(|built| built.view == *view);
+        if let Some(at) = kept {
+            enter_namespace(&self.built[at].namespace)?;
+            if !is_whole(view) {
+                // Whoever replaces a file outside takes the mount on it away.
+                self.built.remove(at);
+                kept = None;
             }
+        }
+        let at = match kept {
+            Some(at) => at,
             None => {
                 let scratch = self.take_scratch(view)?;
                 enter_namespace(&self.base)?;
@@ -83,6 +97,12 @@ impl Views {
                     self.built.remove(0);
                 }
                 let id = self.next_id();
+                if self.first.is_none() {
+                    self.first = Some(First {
+                        view: view.clone(),
+                        namespace: current_namespace()?,
+                    });
+                }
                 self.built.push(Built {
                     view: view.clone(),
                     spill: None,
@@ -113,24 +133,19 @@ impl Views {
         ViewId(self.last_id)
     }
 
-    /// Copies of the scratch mounts and `/dev` of an earlier view: a session has one of each.
+    /// Copies of `/tmp` and `/dev/shm` of an earlier view: a session has one of each. `/run`, where mount
+    /// points are made, is never shared: a command could have put something in their place.
     fn take_scratch(&self, view: &View) -> Result<Vec<(CString, OwnedFd)>, Failure> {
-        let Some(donor) = self.built.first() else {
+        let Some(donor) = &self.first else {
             return Ok(Vec::new());
         };
         enter_namespace(&donor.namespace)?;
         let mut taken = Vec::new();
         for mount in &view.mounts {
-            let recursive = match mount.what {
-                What::Scratch { .. } => false,
-                What::Devices => true,
-                What::Own { .. } | What::Mask { .. } => continue,
-            };
-            if donor.view.mounts.contains(mount) {
-                let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-                if recursive {
-                    flags |= OpenTreeFlags::AT_RECURSIVE;
-                }
+            let shared =
+                matches!(mount.what, What::Scratch { .. }) && mount.target.as_c_str() != c"/run";
+            if shared && donor.view.mounts.contains(mount) {
+                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
                 let copy = open_tree(CWD, mount.target.as_c_str(), flags)
                     .step(Kind::SetUp, "open_tree of the session's scratch")?;
                 taken.push((mount.target.clone(), copy));
@@ -145,6 +160,27 @@ impl Views {
     }
 }
 
+/// Whether every mount that restricts something is still there.
+fn is_whole(view: &View) -> bool {
+    view.mounts
+        .iter()
+        .all(|mount| is_mount_point(&mount.target))
+}
+
+fn is_mount_point(path: &CStr) -> bool {
+    rustix::fs::statx(
+        CWD,
+        path,
+        AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT,
+        rustix::fs::StatxFlags::empty(),
+    )
+    .is_ok_and(|facts| {
+        facts
+            .stx_attributes
+            .contains(rustix::fs::StatxAttributes::MOUNT_ROOT)
+    })
+}
+
 fn current_namespace() -> Result<OwnedFd, Failure> {
     openat(
         CWD,
@@ -157,7 +193,7 @@ fn current_namespace() -> Result<OwnedFd, Failure> {
 
 fn enter_namespace(namespace: impl AsFd) -> Result<(), Failure> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
-        .step(Kind::SetUp, "setns mount namespace")
+        .step(Kind::Namespaces, "setns mount namespace")
 }
 
 fn unshare_mounts() -> Result<(), Failure> {
@@ -208,11 +244,11 @@ fn build(
         let target = mount.target.as_c_str();
         let kept = scratch.iter().position(|(path, _)| path == &mount.target);
         match (&mount.what, kept) {
-            (What::Scratch { .. } | What::Devices, Some(kept)) => {
+            (What::Scratch { .. }, Some(kept)) => {
                 attach(&scratch.swap_remove(kept).1, target)?;
             }
             (What::Scratch { bytes }, None) => mount_scratch(target, *bytes)?,
-            (What::Devices, None) => make_devices(&devices)?,
+            (What::Devices, _) => make_devices(&devices)?,
             (What::Own { identity, .. }, _) => {
                 if let Some(source) = sources[at].take() {
                     make_mount_point(target, identity.folder)?;
@@ -271,7 +307,13 @@ fn take(path: &CStr, identity: Option<&Identity>) -> Result<OwnedFd, Failure> {
         Mode::empty(),
         ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
     )
-    .step(Kind::Changed, "open a path of the policy")
+    .map_err(|errno| {
+        Failure::new(
+            changed_unless_refused(errno),
+            "open a path of the policy",
+            plain(errno),
+        )
+    })
     .map_err(named)?;
     if let Some(identity) = identity {
         let found = fstat(&at).step(Kind::SetUp, "stat a path of the policy")?;
@@ -292,8 +334,20 @@ fn take(path: &CStr, identity: Option<&Identity>) -> Result<OwnedFd, Failure> {
             | OpenTreeFlags::AT_EMPTY_PATH
             | OpenTreeFlags::AT_RECURSIVE,
     )
-    .step(Kind::Namespaces, "open_tree of a path of the policy")
+    .step(Kind::SetUp, "open_tree of a path of the policy")
     .map_err(named)
+}
+
+/// A container's seccomp filter may refuse `openat2` as such; every other errno tells of the path.
+fn changed_unless_refused(errno: rustix::io::Errno) -> Kind {
+    match errno {
+        rustix::io::Errno::NOSYS | rustix::io::Errno::PERM => Kind::Namespaces,
+        _ => Kind::Changed,
+    }
+}
+
+fn plain(errno: rustix::io::Errno) -> nix::errno::Errno {
+    nix::errno::Errno::from_raw(errno.raw_os_error())
 }
 
 fn set_attributes(mount: &OwnedFd, read_only: bool, step: &str) -> Result<(), Failure> {
@@ -308,7 +362,7 @@ fn set_attributes(mount: &OwnedFd, read_only: bool, step: &str) -> Result<(), Fa
             ..MountAttributes::default()
         },
     )
-    .step(Kind::Namespaces, step)
+    .step(Kind::SetUp, step)
 }
 
 fn take_devices() -> Result<Vec<(&'static CStr, OwnedFd)>, Failure> {
@@ -322,23 +376,25 @@ fn take_devices() -> Result<Vec<(&'static CStr, OwnedFd)>, Failure> {
         );
         match copy {
             Ok(copy) => {
-                // Not `no_devices`: these mounts must stay device nodes.
+                // Not `no_devices`: these mounts must stay device nodes. Read-only stops a change of the
+                // node's mode and owner, which root owns on the host, and no write to the device.
                 set_mount_attributes(
                     &copy,
                     MountAttributes {
+                        read_only: true,
                         no_setuid: true,
                         no_exec: true,
                         private: true,
                         ..MountAttributes::default()
                     },
                 )
-                .step(Kind::Namespaces, "restrict a device's mount")?;
+                .step(Kind::SetUp, "restrict a device's mount")?;
                 taken.push((node, copy));
             }
             // A container may lack one of them.
             Err(rustix::io::Errno::NOENT) => {}
             Err(errno) => {
-                return Err(errno).step(Kind::Namespaces, "open_tree of a device node");
+                return Err(errno).step(Kind::SetUp, "open_tree of a device node");
             }
         }
     }
@@ -432,7 +488,7 @@ fn make_devices(devices: &[(&'static CStr, OwnedFd)]) -> Result<(), Failure> {
         MountFlags::NOSUID | MountFlags::NOEXEC,
         c"newinstance,ptmxmode=0666,mode=0620",
     )
-    .step(Kind::Namespaces, "mount devpts")?;
+    .step(Kind::SetUp, "mount devpts")?;
     set_mount_attributes(
         &dev,
         MountAttributes {
@@ -441,7 +497,7 @@ fn make_devices(devices: &[(&'static CStr, OwnedFd)]) -> Result<(), Failure> {
             ..MountAttributes::default()
         },
     )
-    .step(Kind::Namespaces, "make /dev read-only")
+    .step(Kind::SetUp, "make /dev read-only")
 }
 
 fn open_path(path: &CStr) -> Result<OwnedFd, Failure> {
@@ -468,7 +524,13 @@ fn attach(source: &OwnedFd, target: &CStr) -> Result<(), Failure> {
         Mode::empty(),
         ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
     )
-    .step(Kind::Changed, "open a mount point")
+    .map_err(|errno| {
+        Failure::new(
+            changed_unless_refused(errno),
+            "open a mount point",
+            plain(errno),
+        )
+    })
     .map_err(|failure| failure.about(target.to_bytes()))?;
     move_onto(source, &at).map_err(|failure| failure.about(target.to_bytes()))
 }
@@ -481,7 +543,7 @@ fn move_onto(source: &OwnedFd, target: &OwnedFd) -> Result<(), Failure> {
         c"",
         MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
     )
-    .step(Kind::Namespaces, "move_mount")
+    .step(Kind::SetUp, "move_mount")
 }
 
 /// Makes what is missing of a mount point: below private scratch the host's folders don't show.

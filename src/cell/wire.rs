@@ -38,7 +38,8 @@ pub(crate) fn send(
     let body = postcard::to_allocvec(message).map_err(|_| Errno::INVAL)?;
     let mut descriptors = descriptors.to_vec();
     let file;
-    let packet: &[u8] = if body.len() <= INLINE {
+    let inline = body.len() <= INLINE;
+    let packet: &[u8] = if inline {
         &body
     } else {
         file = memory_file(c"cofferdam message", &body)?;
@@ -46,7 +47,7 @@ pub(crate) fn send(
         &[]
     };
     // One byte in front tells the two forms apart, and keeps the packet from being empty.
-    let form = [u8::from(packet.is_empty())];
+    let form = [u8::from(!inline)];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {

@@ -1,5 +1,7 @@
 //! Exit statuses of the program.
 
+/// `doctor`: a confined mode is partial or refused on this host.
+pub const GAPS: u8 = 1;
 /// The command's timeout fired.
 pub const TIMED_OUT: u8 = 124;
 /// Cofferdam refused the command, or could not run it: nothing ran.

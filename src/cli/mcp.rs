@@ -13,15 +13,20 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::approval::queue;
+use crate::cli::select::absolute;
 use crate::environment::managed::Managed;
 use crate::executor::{Confined, Confinement, Executor, Settings};
 use crate::mcp::codex::Ours;
 use crate::mcp::{Channel, Config, serve};
 use crate::mode::Mode;
+use crate::output::spill_base;
 use crate::policy::build::PolicyRequest;
 use crate::policy::{Network, Policy};
 use crate::session::{Home, Session};
 use crate::tools::{AnnounceMode, Composition, Tools};
+
+/// How long the server waits for its commands to be gone. Their own grace is shorter.
+const LAST_WAIT: Duration = Duration::from_secs(15);
 
 /// Arguments of `cofferdam mcp`.
 #[derive(Debug, clap::Args)]
@@ -118,60 +123,71 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         stop,
     )
     .await;
-    executor.shutdown().await;
+    if tokio::time::timeout(LAST_WAIT, executor.shutdown())
+        .await
+        .is_err()
+    {
+        tracing::warn!("a command doesn't end; it is left to end with this process");
+    }
     served?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What runs the commands, and what its confined modes give.
+/// What runs the commands, and the most that its confined modes give.
 struct Grounds {
     executor: Arc<dyn Executor>,
-    /// Writable roots beside the workspace, canonical.
+    /// Writable roots beside the workspace, canonical; those of the profiles too.
     writable: Vec<PathBuf>,
     network: Network,
 }
 
 /// The executor for these arguments, with `workspace` as its own.
 fn grounds(args: &Args, workspace: &Path) -> anyhow::Result<Grounds> {
-    let writable = canonical(&args.writable)?;
-    // A bad profile or workspace is told now, not with the first command.
-    let request = PolicyRequest {
-        extra_writable: &writable,
-        network: args.network,
-        profile: args.profile.as_deref(),
-        ..PolicyRequest::new(args.mode, workspace)
-    };
-    let (policy, warnings) = Policy::build(&request)?;
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
-    let executor = Confined::new(
-        Settings {
-            workspace: Some(workspace.to_owned()),
-            ..Settings::default()
-        },
-        Confinement {
-            mode: args.mode,
-            writable: writable.clone(),
+    let roots = args
+        .writable
+        .iter()
+        .map(|root| absolute(root))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let profile = args.profile.as_deref().map(absolute).transpose()?;
+    // A bad profile or workspace is told now, not with the first command. Both modes count, for a
+    // session may be switched.
+    let mut network = Network::None;
+    let mut writable = Vec::new();
+    for mode in [Mode::ReadOnly, Mode::WorkspaceWrite] {
+        let (policy, warnings) = Policy::build(&PolicyRequest {
+            extra_writable: &roots,
             network: args.network,
-            profile: args.profile.clone(),
-            ..Confinement::default()
-        },
-    );
+            profile: profile.as_deref(),
+            ..PolicyRequest::new(mode, workspace)
+        })?;
+        if mode == args.mode {
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
+        }
+        if policy.network == Network::Host {
+            network = Network::Host;
+        }
+        let places = policy.writable.into_iter().map(|place| place.path);
+        writable.extend(places.filter(|path| *path != policy.workspace));
+    }
+    let settings = Settings {
+        spill_base: spill_base(workspace, &writable),
+        workspace: Some(workspace.to_owned()),
+        ..Settings::default()
+    };
+    let confinement = Confinement {
+        mode: args.mode,
+        writable: roots,
+        network: args.network,
+        profile,
+        ..Confinement::default()
+    };
     Ok(Grounds {
-        executor: Arc::new(executor),
+        executor: Arc::new(Confined::new(settings, confinement)),
         writable,
-        network: policy.network,
+        network,
     })
-}
-
-fn canonical(dirs: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    dirs.iter()
-        .map(|dir| {
-            dir.canonicalize()
-                .with_context(|| format!("the writable folder {}", dir.display()))
-        })
-        .collect()
 }
 
 fn open_session(args: &Args, home: &Home) -> anyhow::Result<Session> {

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 pub mod approvals;
 pub mod audit;
 pub mod classify;
+pub mod doctor;
 pub mod exit;
 pub mod explain;
 #[cfg(feature = "mcp")]

@@ -17,11 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::exit;
 use super::select::{Select, absolute};
+use crate::cell::Ahead;
 use crate::executor::{
-    Confined, Confinement, Cut, Executor, Finished, Live, Ran, Settings, Stream, Watch,
+    Confined, Confinement, Cut, Executor, Finished, Level, Live, Ran, Settings, Stream, Watch,
 };
 use crate::mode::ModeSource;
 use crate::outcome::{Ended, NeverRan, NeverRanCode};
+use crate::output::{SpillCaps, spill_base};
 use crate::request::{Command, ExecRequest};
 use crate::tools::{machine, text};
 
@@ -68,8 +70,8 @@ pub struct Args {
 ///
 /// # Errors
 /// Standard output or input is broken.
-pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let ran = match prepare(args) {
+pub async fn run(args: &Args, ahead: Option<Ahead>) -> anyhow::Result<ExitCode> {
+    let ran = match prepare(args, ahead) {
         Ok((executor, request)) => {
             let ran = follow(args, &executor, request).await;
             if let Ok(finished) = &ran
@@ -78,7 +80,7 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 // Nobody could read them later: the caller was told the paths, and removes them.
                 executor.spill_dir(None).keep();
             }
-            executor.shutdown().await;
+            // The command is gone; its cell ends by itself when its socket closes.
             ran
         }
         Err(error) => Err(error),
@@ -103,7 +105,7 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn prepare(args: &Args) -> Result<(Confined, ExecRequest), NeverRan> {
+fn prepare(args: &Args, ahead: Option<Ahead>) -> Result<(Confined, ExecRequest), NeverRan> {
     let invalid = |error: anyhow::Error| {
         NeverRan::refused(NeverRanCode::InvalidArgs, format!("{error:#}"), "")
     };
@@ -121,12 +123,23 @@ fn prepare(args: &Args) -> Result<(Confined, ExecRequest), NeverRan> {
         .writable
         .iter()
         .map(|root| absolute(root))
-        .collect::<anyhow::Result<_>>()
+        .collect::<anyhow::Result<Vec<_>>>()
         .map_err(invalid)?;
+    let workspace = workspace.unwrap_or_else(|| here.clone());
     let executor = Confined::new(
         Settings {
-            workspace: Some(workspace.unwrap_or_else(|| here.clone())),
+            spill_base: spill_base(&workspace, &writable),
+            workspace: Some(workspace),
             tail_bytes: if args.select.json { JSON_TAIL } else { 0 },
+            // What is passed on as it comes needs no copy.
+            spill_caps: if args.select.json {
+                SpillCaps::default()
+            } else {
+                SpillCaps {
+                    file: 0,
+                    session: 0,
+                }
+            },
             ..Settings::default()
         },
         Confinement {
@@ -138,6 +151,9 @@ fn prepare(args: &Args) -> Result<(Confined, ExecRequest), NeverRan> {
             ..Confinement::default()
         },
     );
+    if let Some(ahead) = ahead {
+        executor.adopt(ahead);
+    }
     let mut request = ExecRequest::new(command(args).map_err(invalid)?);
     request.workdir = Some(match &args.workdir {
         Some(workdir) => absolute(workdir).map_err(invalid)?,
@@ -261,6 +277,13 @@ fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
 
 fn say(finished: &Finished) -> anyhow::Result<()> {
     let mut err = std::io::stderr().lock();
+    if finished.sandbox.level == Some(Level::Partial) {
+        let missing = finished.sandbox.missing.join("; ");
+        writeln!(
+            err,
+            "[sandbox: enforced in part, see `cofferdam doctor`; not governed: {missing}]"
+        )?;
+    }
     for marker in text::markers(&finished.sandbox, false) {
         writeln!(err, "{marker}")?;
     }

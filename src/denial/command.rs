@@ -66,6 +66,8 @@ pub struct Command {
     text: String,
     segments: Vec<Segment>,
     home: Option<String>,
+    /// Bodies of here-documents.
+    documents: Vec<String>,
 }
 
 impl Command {
@@ -74,14 +76,13 @@ impl Command {
         let text = cap(text);
         let mut known: Vec<(String, String)> = variables.to_vec();
         known.push(("PWD".to_owned(), cwd.to_string_lossy().into_owned()));
-        let mut segments = Vec::new();
-        split(text, &mut known, MAX_DEPTH, true, &mut segments);
-        let home = value("HOME", &known).map(str::to_owned);
-        Command {
+        let mut command = Command {
             text: text.to_owned(),
-            segments,
-            home,
-        }
+            ..Command::default()
+        };
+        split(text, &mut known, MAX_DEPTH, true, &mut command);
+        command.home = value("HOME", &known).map(str::to_owned);
+        command
     }
 
     /// The simple commands, in order, those inside of `bash -c '…'` after their caller.
@@ -207,6 +208,28 @@ impl Command {
         piece.len() >= 6 && self.text.contains(piece)
     }
 
+    /// Whether some word or redirection is exactly this.
+    pub fn has_word(&self, word: &str) -> bool {
+        self.segments.iter().any(|segment| {
+            segment
+                .words
+                .iter()
+                .chain(&segment.outputs)
+                .any(|other| other == word)
+        })
+    }
+
+    /// Whether some word is a port that only root may listen at.
+    pub fn has_low_port(&self) -> bool {
+        let low = |word: &String| {
+            word.parse()
+                .is_ok_and(|port: u16| (1..1024).contains(&port))
+        };
+        self.segments
+            .iter()
+            .any(|segment| segment.words.iter().any(low))
+    }
+
     /// Whether the text itself holds this word.
     pub fn mentions(&self, word: &str) -> bool {
         self.text.contains(word)
@@ -252,24 +275,48 @@ impl Command {
     }
 
     /// Paths that the text names, redirections first: absolute ones, those below `~` or a known
-    /// variable, and those inside of quoted program text.
-    pub fn written_paths(&self) -> Vec<String> {
-        let mut paths: Vec<String> = self.outputs().map(str::to_owned).collect();
-        for segment in &self.segments {
+    /// variable, and those inside of quoted program text. With a program, only those in its parts,
+    /// when there are any.
+    pub fn written_paths(&self, program: Option<&str>) -> Vec<String> {
+        let own = |segment: &&Segment| {
+            program.is_none_or(|program| {
+                segment
+                    .program()
+                    .is_some_and(|name| name.starts_with(program))
+            })
+        };
+        let mut paths = Vec::new();
+        let mut inner = Vec::new();
+        for segment in self.segments.iter().filter(own) {
+            paths.extend(segment.outputs.iter().cloned());
             for word in &segment.words {
+                let value = word
+                    .split_once('=')
+                    .map_or(word.as_str(), |(_, value)| value);
                 if word.starts_with('/') && !word.contains(char::is_whitespace) {
-                    paths.push(word.clone());
-                } else if let Some((_, value)) = word.split_once('=')
-                    && value.starts_with('/')
-                    && !value.contains(char::is_whitespace)
-                {
-                    paths.push(value.to_owned());
+                    inner.push(word.clone());
+                } else if value.starts_with('/') && !value.contains(char::is_whitespace) {
+                    inner.push(value.to_owned());
                 } else if word.contains('/') {
-                    paths.extend(embedded_paths(word, self.home.as_deref()));
+                    inner.extend(embedded_paths(word, self.home.as_deref()));
                 }
             }
         }
+        paths.append(&mut inner);
+        // Program text from a here-document: `python3 - <<E`.
+        const RUN: &[&str] = &[
+            "python", "python3", "node", "perl", "ruby", "php", "bash", "sh", "sqlite3", "psql",
+        ];
+        if RUN.iter().any(|program| self.starts(program)) {
+            for document in &self.documents {
+                paths.extend(embedded_paths(document, self.home.as_deref()));
+            }
+        }
+        if paths.is_empty() && program.is_some() {
+            return self.written_paths(None);
+        }
         paths.dedup();
+        paths.truncate(MAX_SEGMENTS);
         paths
     }
 
@@ -307,6 +354,15 @@ impl Command {
     pub fn addresses(&self) -> Vec<(String, Option<u16>)> {
         let mut addresses = Vec::new();
         for segment in &self.segments {
+            for word in segment.words.iter().chain(&segment.outputs) {
+                if let Some((host, port)) = word
+                    .strip_prefix("/dev/tcp/")
+                    .and_then(|rest| rest.split_once('/'))
+                    && is_address(host)
+                {
+                    addresses.push((host.to_owned(), port.parse().ok()));
+                }
+            }
             let joined = segment.words.join(" ");
             let pieces: Vec<&str> = joined
                 .split(|c: char| {
@@ -452,17 +508,12 @@ fn value<'a>(name: &str, known: &'a [(String, String)]) -> Option<&'a str> {
 }
 
 /// Splits shell text into simple commands.
-fn split(
-    text: &str,
-    known: &mut Vec<(String, String)>,
-    depth: u8,
-    top: bool,
-    segments: &mut Vec<Segment>,
-) {
+fn split(text: &str, known: &mut Vec<(String, String)>, depth: u8, top: bool, out: &mut Command) {
     let mut scan = Scan {
         chars: text.char_indices().peekable(),
         text,
         documents: Vec::new(),
+        bodies: Vec::new(),
     };
     let mut segment = Segment {
         fresh: top,
@@ -471,7 +522,7 @@ fn split(
     let mut to_output = false;
     let mut skip_word = false;
     let mut nesting = 0usize;
-    while segments.len() < MAX_SEGMENTS {
+    while out.segments.len() < MAX_SEGMENTS {
         let Some(token) = scan.next(known) else { break };
         match token {
             Token::Word(word) => {
@@ -503,21 +554,17 @@ fn split(
             Token::Close => nesting = nesting.saturating_sub(1),
             Token::Joined | Token::Ended => {
                 let fresh = top && nesting == 0 && matches!(token, Token::Ended);
-                close(&mut segment, known, depth, segments);
-                segment.fresh = fresh || (segment.fresh && segments.is_empty());
+                close(&mut segment, known, depth, out);
+                segment.fresh = fresh || (segment.fresh && out.segments.is_empty());
             }
         }
     }
-    close(&mut segment, known, depth, segments);
+    out.documents.extend(scan.bodies);
+    close(&mut segment, known, depth, out);
 }
 
 /// Puts the finished segment into the list, and what it hands to a shell of its own after it.
-fn close(
-    segment: &mut Segment,
-    known: &mut Vec<(String, String)>,
-    depth: u8,
-    segments: &mut Vec<Segment>,
-) {
+fn close(segment: &mut Segment, known: &mut Vec<(String, String)>, depth: u8, out: &mut Command) {
     let done = std::mem::take(segment);
     if done.words.is_empty() && done.outputs.is_empty() {
         segment.fresh = done.fresh;
@@ -531,9 +578,9 @@ fn close(
             .and_then(|at| words.get(at + 1).cloned()),
         _ => None,
     };
-    segments.push(done);
+    out.segments.push(done);
     if let Some(inner) = inner {
-        split(&inner, known, depth - 1, false, segments);
+        split(&inner, known, depth - 1, false, out);
     }
 }
 
@@ -559,6 +606,8 @@ struct Scan<'a> {
     text: &'a str,
     /// Ends of the here-documents whose bodies start behind this line.
     documents: Vec<String>,
+    /// The bodies that have been passed over.
+    bodies: Vec<String>,
 }
 
 impl Scan<'_> {
@@ -658,6 +707,7 @@ impl Scan<'_> {
     /// Passes over the bodies of the here-documents: they are data.
     fn pass_documents(&mut self) {
         for end in std::mem::take(&mut self.documents) {
+            let mut body = String::new();
             while let Some((start, _)) = self.chars.peek().copied() {
                 let line = self.text[start..].lines().next().unwrap_or_default();
                 let after = start + line.len();
@@ -665,7 +715,10 @@ impl Scan<'_> {
                 if line.trim_start_matches('\t') == end {
                     break;
                 }
+                body.push_str(line);
+                body.push('\n');
             }
+            self.bodies.push(body);
         }
     }
 
@@ -686,7 +739,7 @@ impl Scan<'_> {
                 ' ' | '\t' | '\r' | '\n' | ';' | '|' | '&' | '(' | ')' | '<' | '>' => break,
                 '\'' => {
                     self.chars.next();
-                    while let Some((_, c)) = self.chars.next() {
+                    for (_, c) in self.chars.by_ref() {
                         if c == '\'' {
                             break;
                         }
@@ -926,11 +979,11 @@ mod tests {
     #[test]
     fn paths_and_addresses_inside_of_program_text_are_seen() {
         assert_eq!(
-            command("python3 -c \"open('/a/b','w')\"").written_paths(),
+            command("python3 -c \"open('/a/b','w')\"").written_paths(None),
             ["/a/b"]
         );
         assert_eq!(
-            command("perl -e 'open(F,\">\",\"$ENV{HOME}/p\")'").written_paths(),
+            command("perl -e 'open(F,\">\",\"$ENV{HOME}/p\")'").written_paths(None),
             ["/home/me/p"]
         );
         assert_eq!(
@@ -942,7 +995,7 @@ mod tests {
             "127.0.0.1"
         );
         assert_eq!(
-            command("x connect(('192.0.2.1',80),3)").written_paths(),
+            command("x connect(('192.0.2.1',80),3)").written_paths(None),
             Vec::<String>::new()
         );
     }

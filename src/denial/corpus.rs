@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::io::BufRead;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -569,12 +569,10 @@ impl Disk for World {
     fn resolve(&self, path: &Path) -> Option<PathBuf> {
         let mut resolved = PathBuf::new();
         for part in path.components() {
-            match part {
-                std::path::Component::CurDir => {}
-                std::path::Component::ParentDir => {
-                    resolved.pop();
-                }
-                part => resolved.push(part),
+            if part == Component::ParentDir {
+                resolved.pop();
+            } else if part != Component::CurDir {
+                resolved.push(part);
             }
             if let Some(target) = self.links.get(&resolved) {
                 resolved.clone_from(target);
@@ -644,6 +642,76 @@ impl Disk for World {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SAMPLE: &str = concat!(
+        r#"{"id":"a.ww.erofs","command":"touch ~/t","mode":"workspace-write","backend":"erofs","cwd":"/tmp/ws","exit":1,"stdout":"","stderr":"touch: cannot touch '/home/agent/t': Read-only file system\n","denied":true,"kind":"file-write","path":"/home/agent/t","cure":"full-access"}"#,
+        "\n",
+        r#"{"id":"b.ww.landlock","command":"cat secret000","mode":"workspace-write","backend":"landlock","cwd":"/tmp/ws","exit":1,"stdout":"","stderr":"cat: secret000: Permission denied\n","denied":false,"kind":null,"path":null,"cure":null}"#,
+        "\n\n",
+        r#"{"id":"c.ro.erofs","command":"rm -f ~/x 2>/dev/null","mode":"read-only","backend":"erofs","cwd":"/tmp/ws","exit":1,"stdout":"","stderr":"","denied":true,"kind":"file-write","path":"/home/agent/x","cure":"full-access"}"#,
+        "\n",
+        r#"{"id":"d.ww.erofs","command":"x","mode":"workspace-write","backend":"erofs","cwd":"/tmp/ws","exit":1,"stdout":"","stderr":"","denied":null,"kind":null,"path":null,"cure":null}"#,
+        "\n",
+    );
+
+    #[test]
+    fn each_record_is_counted_once_and_without_a_label_not_at_all() {
+        let mut said = Vec::new();
+        let report = score(SAMPLE.as_bytes(), |prediction| {
+            said.push((prediction.id.clone(), prediction.denied))
+        })
+        .unwrap();
+        let expected = [
+            ("a.ww.erofs", true),
+            ("b.ww.landlock", false),
+            ("c.ro.erofs", false),
+            ("d.ww.erofs", false),
+        ];
+        assert_eq!(said, expected.map(|(id, denied)| (id.to_owned(), denied)));
+        let counts = Counts {
+            true_positives: 1,
+            false_positives: 0,
+            false_negatives: 1,
+            true_negatives: 1,
+        };
+        assert_eq!(report.sets["all runs"], counts);
+        assert_eq!(
+            report.sets["failed runs, landlock"],
+            Counts {
+                true_negatives: 1,
+                ..Counts::default()
+            }
+        );
+        assert_eq!(
+            (report.path_exact, report.path_folder, report.cure),
+            (
+                Share { right: 1, of: 1 },
+                Share { right: 1, of: 1 },
+                Share { right: 1, of: 1 }
+            )
+        );
+        assert_eq!(
+            (
+                report.unlabelled,
+                report.mistakes.len(),
+                report.mistakes[0].id.as_str()
+            ),
+            (1, 1, "c.ro.erofs")
+        );
+        assert!(report.text().starts_with(
+            "all runs               n=    3 tp=   1 fp=  0 fn=  1 tn=   1  precision 1.000  recall 0.500  F1 0.667\n"
+        ));
+    }
+
+    #[test]
+    fn a_broken_record_is_named_by_its_line_and_an_unknown_mode_by_its_id() {
+        let error = |text: &str| score(text.as_bytes(), |_| ()).unwrap_err().to_string();
+        assert!(error("\n{").starts_with("line 2 of the corpus is no record: "));
+        assert_eq!(
+            error(&SAMPLE.replace("read-only\",\"backend", "sudo\",\"backend")),
+            "record c.ro.erofs has the unknown mode \"sudo\""
+        );
+    }
 
     #[test]
     #[ignore = "needs COFFERDAM_CORPUS, the path of a corpus"]

@@ -134,7 +134,20 @@ impl Judge<'_> {
                         Some("grep" | "egrep" | "fgrep" | "rg" | "sed" | "awk")
                     )
             };
-            if self.command.segments().iter().any(prints) {
+            // A path that the command doesn't hold was met and not printed: `git commit -m '… denied'`.
+            let met = match &reading.subject {
+                Subject::Paths(paths) => paths
+                    .first()
+                    .is_some_and(|path| !self.command.mentions(path)),
+                Subject::Socket(_)
+                | Subject::Name(_)
+                | Subject::Address { .. }
+                | Subject::Call(_)
+                | Subject::Process(_)
+                | Subject::Privilege(_)
+                | Subject::Limit => false,
+            };
+            if !met && self.command.segments().iter().any(prints) {
                 return true;
             }
         }
@@ -176,15 +189,14 @@ impl Judge<'_> {
             Subject::Address { host, port } => self.address(reading, host.as_deref(), *port),
             Subject::Call(call) => self.call(reading, call),
             Subject::Process(pid) => self.process(reading, *pid),
-            Subject::Privilege(program) => Some(Fact {
-                address: None,
-                ..self.told(
-                    reading,
-                    Class::Privilege,
-                    "gain privilege",
-                    Some(PathBuf::from(program)),
-                )
-            }),
+            Subject::Privilege(program) => {
+                let path = ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"]
+                    .iter()
+                    .map(|folder| Path::new(folder).join(program))
+                    .find(|path| self.disk().kind(path) == Kind::File);
+                let path = path.unwrap_or_else(|| PathBuf::from(program));
+                Some(self.told(reading, Class::Privilege, "setuid", Some(path)))
+            }
             Subject::Limit => self.limit(reading),
         }
     }
@@ -239,28 +251,44 @@ impl Judge<'_> {
             }
         }
         // A name below a folder that the command names: `rmtree('/x')` tells only `f`.
-        for path in paths
-            .iter()
-            .filter(|path| !path.starts_with(['/', '~', '.']))
-        {
-            for folder in self.command.written_paths() {
-                let below = from_folder(self.inputs.cwd, &folder).join(path);
-                if self.disk().kind(&below) != Kind::Missing
-                    && self.disk().kind(&below) != Kind::Unknown
+        let bare = |path: &&String| !path.starts_with(['/', '~', '.']);
+        let missing =
+            |path: &String| self.disk().kind(&self.inputs.cwd.join(path)) == Kind::Missing;
+        let folders = self.command.written_paths(None);
+        for path in paths.iter().filter(bare) {
+            for folder in folders
+                .iter()
+                .map(|folder| self.absolute(self.inputs.cwd, folder))
+            {
+                let below = folder.join(path);
+                let there = !matches!(self.disk().kind(&below), Kind::Missing | Kind::Unknown);
+                let new = missing(path) && self.disk().kind(&folder) == Kind::Folder;
+                if (there || new)
                     && let Some(fact) = self.one_file(reading, &below, false)
                 {
                     return Some(fact);
                 }
             }
         }
-        if !paths.is_empty() {
-            return None;
+        if paths.is_empty() {
+            return self
+                .named_by_command(reading)
+                .or_else(|| self.unnamed_file(reading));
         }
-        self.unnamed_file(reading)
+        // A bare word that is no file was no path: `cannot open output: …`.
+        let no_paths = paths
+            .iter()
+            .all(|path| bare(&path) && !path.contains(['/', ' ', '(']) && missing(path));
+        let names_itself = paths.iter().any(|path| self.command.has_word(path));
+        if no_paths && !names_itself {
+            self.named_by_command(reading)
+        } else {
+            None
+        }
     }
 
     /// A failed call that doesn't tell its path: one that the command names, if it fits.
-    fn unnamed_file(&self, reading: &Reading) -> Option<Fact> {
+    fn named_by_command(&self, reading: &Reading) -> Option<Fact> {
         if matches!(reading.operation, Some("read" | "execute"))
             || !matches!(reading.errno, None | Some("EROFS" | "EACCES"))
         {
@@ -269,22 +297,26 @@ impl Judge<'_> {
         let creates = reading.operation == Some("create");
         let fits = |path: &String| {
             let path = self.absolute(self.inputs.cwd, path);
-            match self.disk().kind(&path) {
-                Kind::Special => None,
-                Kind::Folder if creates => self.one_file(reading, &path, true),
-                _ => self.one_file(reading, &path, false),
+            let kind = self.disk().kind(&path);
+            if kind == Kind::Special {
+                return None;
             }
+            self.one_file(reading, &path, creates && kind == Kind::Folder)
         };
-        let absolute = self.command.written_paths();
+        let absolute = self.command.written_paths(interpreter(&reading.line));
         let relative = self.command.relative_names();
-        if let Some(fact) = absolute
+        let made = |path: &&String| {
+            !creates || self.disk().kind(&self.inputs.cwd.join(path.as_str())) != Kind::File
+        };
+        absolute
             .iter()
             .rev()
             .find_map(fits)
-            .or_else(|| relative.iter().rev().find_map(fits))
-        {
-            return Some(fact);
-        }
+            .or_else(|| relative.iter().rev().filter(made).find_map(fits))
+    }
+
+    /// A failed call without any path.
+    fn unnamed_file(&self, reading: &Reading) -> Option<Fact> {
         // Read-only mounts are what says EROFS here, whatever the path was.
         if reading.errno != Some("EROFS") || self.inputs.dialect != Dialect::Mounts {
             return None;
@@ -352,6 +384,11 @@ impl Judge<'_> {
             Wish::Write | Wish::Metadata => !access.write,
         };
         if operation == Some("chown") && !self.keeps_the_owner() {
+            return None;
+        }
+        if reading.errno == Some("ENOENT")
+            && (operation != Some("create") || !reading.line.contains("mkdir"))
+        {
             return None;
         }
         if !forbidden || !self.errno_fits(reading.errno, &access, &target, wish) {
@@ -440,6 +477,13 @@ impl Judge<'_> {
             }
             (Dialect::Landlock, Some("EACCES")) => true,
             (Dialect::Landlock, Some("EPERM")) => wish == Wish::Metadata,
+            // Node says ENOENT for any failure of a recursive `mkdir`; beside its parent it is none.
+            (_, Some("ENOENT")) => {
+                self.disk().kind(path) == Kind::Missing
+                    && path
+                        .parent()
+                        .is_some_and(|folder| self.disk().kind(folder) == Kind::Folder)
+            }
             _ => false,
         }
     }
@@ -560,13 +604,9 @@ impl Judge<'_> {
 
     fn name(&self, reading: &Reading, host: Option<&str>) -> Option<Fact> {
         let local = |host: &str| host == "localhost" || host.parse::<std::net::IpAddr>().is_ok();
-        let offline = ["--no-index", "--offline"].iter().any(|option| {
-            self.command
-                .segments()
-                .iter()
-                .any(|s| s.words.iter().any(|word| word == option))
-        });
-        if !self.network_is_off() || host.is_some_and(local) || (host.is_none() && offline) {
+        let offline =
+            reading.line.contains("(from versions: none)") && self.command.mentions("--no-index");
+        if !self.network_is_off() || host.is_some_and(local) || offline {
             return None;
         }
         let host = host
@@ -597,7 +637,8 @@ impl Judge<'_> {
             let port = port
                 .or(named.first().and_then(|(_, port)| *port))
                 .unwrap_or(0);
-            let privileged = (1..1024).contains(&port);
+            let privileged =
+                (1..1024).contains(&port) || (port == 0 && self.command.has_low_port());
             let address = named.first().map(|(host, port)| typed(host, *port));
             return (by_landlock && !privileged)
                 .then(|| self.network_fact(reading, "bind", address));
@@ -683,18 +724,7 @@ impl Judge<'_> {
                             && word.contains(['r', 'U', 'c']))
                 })
             });
-        (refused && !wants_privilege).then(|| {
-            let operation = reading.operation.unwrap_or("call");
-            Fact {
-                address: None,
-                ..self.told(
-                    reading,
-                    Class::Syscall,
-                    if operation == "call" { call } else { operation },
-                    None,
-                )
-            }
-        })
+        (refused && !wants_privilege).then(|| self.told(reading, Class::Syscall, call, None))
     }
 
     fn process(&self, reading: &Reading, pid: i32) -> Option<Fact> {
@@ -711,14 +741,14 @@ impl Judge<'_> {
 
     fn limit(&self, reading: &Reading) -> Option<Fact> {
         let limits = &self.policy().limits;
-        let set = match reading.errno {
-            Some("EAGAIN") => limits.processes.is_some(),
-            Some("EMFILE") => limits.open_files.is_some(),
-            Some("EFBIG") => limits.file_size.is_some(),
-            _ => false,
+        let (set, operation) = match reading.errno {
+            Some("EAGAIN") => (limits.processes.is_some(), "fork"),
+            Some("EMFILE") => (limits.open_files.is_some(), "open"),
+            Some("EFBIG") => (limits.file_size.is_some(), "write"),
+            _ => (false, ""),
         };
         let own = self.command.starts("ulimit") || self.command.starts("prlimit");
-        (set && !own).then(|| self.told(reading, Class::Limit, "exceed limit", None))
+        (set && !own).then(|| self.told(reading, Class::Limit, operation, None))
     }
 
     fn events(&self, readings: &[Reading]) -> Vec<Fact> {
@@ -869,6 +899,17 @@ fn is_name_service(path: &Path) -> bool {
     ["nscd", "userdb", "nslcd", "sssd", "lib/sss"]
         .iter()
         .any(|service| path.to_string_lossy().contains(service))
+}
+
+/// The interpreter whose message the line is, by its form.
+fn interpreter(line: &str) -> Option<&'static str> {
+    if line.contains(" at ") && line.contains(" line ") && line.ends_with('.') {
+        Some("perl")
+    } else if line.contains("[Errno ") {
+        Some("python")
+    } else {
+        None
+    }
 }
 
 fn wish_of(operation: Option<&str>) -> Wish {
@@ -1345,6 +1386,11 @@ mod tests {
             0
         );
         assert_eq!(told("grep -rn 'Read-only file system' . >&2"), 0);
+        assert_eq!(told("git commit -m 'fix: Read-only file system'"), 1);
+        assert_eq!(
+            told("python3 -c \"raise OSError(30, 'Read-only file system', '/o/new')\""),
+            0
+        );
         let shown = |command: &str| {
             Run {
                 command,
@@ -1458,7 +1504,7 @@ mod tests {
             &[
                 (
                     "sudo: effective uid is not 0, is sudo installed setuid root?",
-                    "Privilege gain privilege sudo EPERM danger-full-access",
+                    "Privilege setuid sudo EPERM danger-full-access",
                 ),
                 ("su: Authentication failure", ""),
                 (
@@ -1473,7 +1519,7 @@ mod tests {
                 ("bash: line 1: kill: (4712) - No such process", ""),
                 (
                     "bash: fork: retry: Resource temporarily unavailable",
-                    "Limit exceed limit - EAGAIN danger-full-access",
+                    "Limit fork - EAGAIN danger-full-access",
                 ),
                 ("OSError: [Errno 24] Too many open files: 'x'", ""),
             ],
@@ -1538,6 +1584,58 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_only_program_text_names_is_found_when_the_call_failed_without_one() {
+        let told = |command: &str, stderr: &str| {
+            Run {
+                command,
+                stderr,
+                ..MOUNTS
+            }
+            .told()
+        };
+        let denied = ["FileWrite write /o/q EROFS danger-full-access"];
+        let line = "cannot save settings (Read-only file system)";
+        assert_eq!(told("python3 - <<P\nopen('/o/q','w')\nP\n", line), denied);
+        assert_eq!(
+            told(
+                "perl -e 'open F,\">/o/q\" or die $!'",
+                "Read-only file system at -e line 1."
+            ),
+            denied
+        );
+        assert!(
+            told(
+                "python3 - <<P\nopen('/etc/q','w')\nP\n",
+                "cannot save settings (Permission denied)"
+            )
+            .is_empty()
+        );
+        assert!(
+            told(
+                "python3 - <<P\nopen('/o/q','w')\nP\n",
+                "settings (Read-only file system)"
+            )
+            .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_pathless_message_is_held_against_the_part_of_its_own_interpreter() {
+        let facts = Run {
+            command: "perl -e \"open(F,'>','/o/l') or die $!\"; tee /o/t",
+            stderr: "Read-only file system at -e line 1.\ntee: /o/t: Read-only file system\n",
+            ..MOUNTS
+        };
+        assert_eq!(
+            facts.told(),
+            [
+                "FileWrite write /o/l EROFS danger-full-access",
+                "FileWrite write /o/t EROFS danger-full-access"
+            ]
+        );
+    }
+
+    #[test]
     fn each_thing_is_told_once_and_no_more_than_the_cap() {
         let stderr: String = (0..200)
             .map(|n| format!("rm: cannot remove '/o/{n}': Read-only file system\n").repeat(2))
@@ -1549,5 +1647,20 @@ mod tests {
         .facts();
         assert_eq!(facts.len(), MAX_FACTS);
         assert_eq!(facts[1].path, Some("/o/1".into()));
+    }
+
+    proptest::proptest! {
+        /// Whatever a command prints and however it is written, the judge answers within its cap.
+        #[test]
+        fn any_command_and_any_output_are_judged_without_a_panic(
+            command in "([a-z~/ ]|'|\"|`|\\$|[{}()<>|&;=]|\n|EOF|<<|é|2>|bash -c |cd /o|/dev/tcp/a/1){0,40}",
+            stderr in "([a-z:/ .]|'|\"|[«»“”‘’`()@-]|\n|Read-only file system|EROFS|Permission denied|\\[Errno 13\\] |只读文件系统|could not |port 8|kill|/o/x|lookup |: ){0,40}",
+            landlock in proptest::bool::ANY,
+        ) {
+            let dialect = if landlock { Dialect::Landlock } else { Dialect::Mounts };
+            let facts = Run { command: &command, stderr: &stderr, stdout: &stderr, dialect, ..MOUNTS }.facts();
+            proptest::prop_assert!(facts.len() <= MAX_FACTS);
+            proptest::prop_assert!(facts.iter().all(|fact| fact.path.is_none() || !policy(Mode::WorkspaceWrite).access(fact.path.as_deref().unwrap()).write || fact.class != Class::FileWrite || fact.path.as_deref() == Some(Path::new("/w/.git"))));
+        }
     }
 }

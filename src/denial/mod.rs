@@ -4,6 +4,10 @@
 //! an address or an operation), a policy that forbids exactly that, and permissions that would have
 //! allowed it. A word in the output or an exit code alone is never a fact. Everything here is a pure
 //! function of values; what is on disk is asked through [`Disk`].
+//!
+//! A caller feeds each stream to a [`Collector`] as it passes, and when the command has ended gives
+//! what [`Collector::finish`] returns, with the command, the policy and the watched calls, to
+//! [`facts`]. [`corpus::score`] does the same with recorded runs.
 
 mod collect;
 pub mod command;

@@ -293,6 +293,13 @@ fn speaker(line: &str) -> Option<&str> {
 
 /// `sudo`, `su`, `ping` and other programs that need their set-user-id bit.
 fn privilege(seen: &Seen<'_>) -> Option<Reading> {
+    // PAM's answer when its set-user-id helper can't read the passwords; it follows su's own prompt.
+    if seen.has("su: system error") {
+        return Some(Reading {
+            errno: Some("EPERM"),
+            ..seen.reading(Some("setuid"), Subject::Privilege("su".to_owned()))
+        });
+    }
     let program = seen.program?;
     let told = seen.has("no new privileges")
         || seen.has("effective uid is not 0")
@@ -317,10 +324,7 @@ fn privilege(seen: &Seen<'_>) -> Option<Reading> {
         ) && seen.errno_name() == Some("EPERM"));
     told.then(|| Reading {
         errno: Some("EPERM"),
-        ..seen.reading(
-            Some("gain privilege"),
-            Subject::Privilege(program.to_owned()),
-        )
+        ..seen.reading(Some("setuid"), Subject::Privilege(program.to_owned()))
     })
 }
 
@@ -334,10 +338,7 @@ fn call(seen: &Seen<'_>) -> Option<Reading> {
         || seen.has("new namespace")
         || (refused && (seen.has("uid map") || seen.has("uid_map") || seen.has("user namespace")));
     if namespace {
-        return Some(seen.reading(
-            Some("create namespace"),
-            Subject::Call("unshare".to_owned()),
-        ));
+        return Some(seen.reading(None, Subject::Call("unshare".to_owned())));
     }
     if !refused || seen.errno_name() == Some("EACCES") {
         return None;
@@ -368,7 +369,7 @@ fn call(seen: &Seen<'_>) -> Option<Reading> {
                     || behind.starts_with("failed"))
         })
     })?;
-    Some(seen.reading(Some("call"), Subject::Call((*name).to_owned())))
+    Some(seen.reading(None, Subject::Call((*name).to_owned())))
 }
 
 /// A signal that didn't reach its process.
@@ -385,8 +386,7 @@ fn process(seen: &Seen<'_>) -> Option<Reading> {
     }
     let id = before
         .split(|c: char| !c.is_ascii_digit())
-        .filter(|digits| digits.len() >= 2 || before.contains(&format!("({digits})")))
-        .next_back()?;
+        .rfind(|digits| digits.len() >= 2 || before.contains(&format!("({digits})")))?;
     let operation = if before.contains("kill") {
         "signal"
     } else {
@@ -440,6 +440,14 @@ fn name(seen: &Seen<'_>) -> Option<Reading> {
                 .find(|piece| is_host(piece.trim_end_matches(':')))
                 .and_then(host_word)
         }
+        None if !seen.line.is_ascii()
+            && seen.errno.is_none()
+            && RESOLVE_ELSEWHERE
+                .iter()
+                .any(|piece| seen.line.contains(piece)) =>
+        {
+            quoted(seen.line).into_iter().find(|word| is_host(word))
+        }
         // pip tells nothing else when each query of its index failed.
         None if seen.has("could not find a version") && seen.has("(from versions: none)") => None,
         None => return None,
@@ -453,6 +461,17 @@ fn name(seen: &Seen<'_>) -> Option<Reading> {
         ..seen.reading(Some("resolve"), Subject::Name(host))
     })
 }
+
+/// "Could not resolve", as wget says it in the other languages.
+const RESOLVE_ELSEWHERE: &[&str] = &[
+    "aufgelöst",
+    "résoudre",
+    "resolver",
+    "разрешить",
+    "解決できません",
+    "无法解析",
+    "해석할 수 없",
+];
 
 fn host_word(rest: &str) -> Option<String> {
     let word: String = rest
@@ -530,9 +549,17 @@ fn connection(seen: &Seen<'_>) -> Option<Reading> {
     let refused = matches!(errno, Some("EACCES" | "EPERM"));
     let by_word = if seen.has("listen ") || seen.has("bind") {
         Some("bind")
-    } else if ["connect", "dial ", "socket:", "sendto"]
-        .iter()
-        .any(|word| seen.has(word))
+    } else if [
+        "connect",
+        "dial ",
+        "socket:",
+        "sendto",
+        "urlopen",
+        "/dev/tcp/",
+        "java.net.",
+    ]
+    .iter()
+    .any(|word| seen.has(word))
     {
         Some("connect")
     } else {
@@ -577,10 +604,15 @@ fn address(line: &str) -> (Option<String>, Option<u16>) {
     let mut host = None;
     let mut port = None;
     let mut expect_port = false;
+    let mut number = None;
     let mut before = "";
-    for piece in
-        line.split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ',' | '(' | ')' | '|'))
-    {
+    for piece in line.split(|c: char| {
+        c.is_whitespace()
+            || matches!(
+                c,
+                '"' | '\'' | ',' | '(' | ')' | '|' | '«' | '»' | '“' | '”' | '„'
+            )
+    }) {
         let piece = piece.trim_end_matches([':', '.', ';']);
         if piece.is_empty() {
             continue;
@@ -602,9 +634,24 @@ fn address(line: &str) -> (Option<String>, Option<u16>) {
             host = Some(name.to_owned());
             port = own_port.or(port);
         }
+        if host.is_some() && number.is_none() && !is_address(name) {
+            // "Port" in another language.
+            number = piece
+                .trim_matches(|c: char| !c.is_ascii_digit())
+                .parse()
+                .ok()
+                .filter(|port: &u16| *port > 9);
+        }
         before = piece;
     }
+    if port.is_none() && !line.is_ascii() {
+        port = number;
+    }
     (host, port)
+}
+
+fn is_address(word: &str) -> bool {
+    word == "localhost" || word.parse::<std::net::IpAddr>().is_ok()
 }
 
 fn limit(seen: &Seen<'_>) -> Option<Reading> {
@@ -614,7 +661,7 @@ fn limit(seen: &Seen<'_>) -> Option<Reading> {
         _ => seen.has("file size limit exceeded"),
     };
     told.then(|| {
-        let reading = seen.reading(Some("exceed limit"), Subject::Limit);
+        let reading = seen.reading(None, Subject::Limit);
         Reading {
             errno: reading.errno.or(Some("EFBIG")),
             ..reading
@@ -665,6 +712,10 @@ fn file_by_errno(seen: &Seen<'_>) -> Option<Reading> {
     }
     let operation = operation(seen);
     let mut paths = paths_of(seen);
+    if paths.is_empty() && seen.at > 0 && seen.lines[seen.at - 1].ends_with(';') {
+        paths = quoted(&seen.lines[seen.at - 1]);
+        paths.reverse();
+    }
     if paths.is_empty()
         && (seen.line.starts_with(char::is_whitespace)
             || seen.program.is_none()
@@ -731,18 +782,26 @@ fn tells_a_call(seen: &Seen<'_>) -> bool {
         "temp",
         "temporary",
         "here-document",
+        "fopen",
+        "openat",
+        "mkstemp",
+        "mkdtemp",
     ];
     let before = seen.before().to_ascii_lowercase();
     let mut words = before.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
     structured || words.any(|word| VERBS.contains(&word))
-        // Perl's own `die $!`.
-        || (seen.before().trim().is_empty() && seen.after().starts_with(" at ") && seen.after().contains(" line "))
+        // Perl's `die`, which adds where it stands.
+        || (seen.after().starts_with(" at ") && seen.after().contains(" line "))
 }
 
 /// The paths that the line itself names, the likeliest first.
 fn paths_of(seen: &Seen<'_>) -> Vec<String> {
     let (before, after) = (seen.before(), seen.after());
     let mut paths = Vec::new();
+    // Rust's `Os { code: 30, … }` holds no path.
+    if seen.has("os { code:") {
+        return paths;
+    }
     for key in ["\"path\":\"", "\"dest\":\"", "path: '"] {
         if let Some((_, rest)) = seen.line.split_once(key) {
             paths.extend(rest.split(['"', '\'']).next().map(str::to_owned));
@@ -1043,9 +1102,11 @@ fn operation(seen: &Seen<'_>) -> Option<&'static str> {
         .iter()
         .find(|(verb, _)| text.contains(verb))
         .map(|(_, operation)| *operation);
-    by_program
+    let told = by_program
         .or(by_verb)
-        .or((seen.program == Some("find")).then_some("read"))
+        .or((seen.program == Some("find")).then_some("read"));
+    // No look at a file is answered with EROFS.
+    told.filter(|operation| *operation != "read" || seen.errno_name() != Some("EROFS"))
 }
 
 /// What stands in quotes of any kind, in order.
@@ -1057,6 +1118,7 @@ fn quoted(text: &str) -> Vec<String> {
         ('“', '”'),
         ('„', '“'),
         ('«', '»'),
+        ('»', '«'),
         ('`', '\''),
         ('`', '`'),
         ('「', '」'),
@@ -1064,7 +1126,8 @@ fn quoted(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = text;
     while found.len() < MAX_PATHS {
-        let Some(start) = rest.find(['\'', '"', '‘', '“', '„', '«', '`', '「']) else {
+        let Some(start) = rest.find(['\'', '"', '‘', '“', '„', '«', '»', '`', '「'])
+        else {
             break;
         };
         let open = rest[start..].chars().next().unwrap_or_default();
@@ -1424,23 +1487,24 @@ mod tests {
         each(&[
             (
                 "sudo: The \"no new privileges\" flag is set, which prevents sudo from running as root.",
-                "EPERM gain privilege privilege sudo",
+                "EPERM setuid privilege sudo",
             ),
             (
                 "sudo: effective uid is not 0, is /usr/bin/sudo on a file system with the 'nosuid' option set?",
-                "EPERM gain privilege privilege sudo",
+                "EPERM setuid privilege sudo",
             ),
+            ("Password: su: System error", "EPERM setuid privilege su"),
             (
                 "su: cannot set groups: Operation not permitted",
-                "EPERM gain privilege privilege su",
+                "EPERM setuid privilege su",
             ),
             (
                 "unshare: unshare failed: Operation not permitted",
-                "EPERM create namespace call unshare",
+                "EPERM ? call unshare",
             ),
             (
                 "strace: ptrace(PTRACE_TRACEME, ...): Operation not permitted",
-                "EPERM call call ptrace",
+                "EPERM ? call ptrace",
             ),
             (
                 "bash: line 1: kill: (17553) - No such process",
@@ -1448,7 +1512,7 @@ mod tests {
             ),
             (
                 "bash: fork: retry: Resource temporarily unavailable",
-                "EAGAIN exceed limit limit",
+                "EAGAIN ? limit",
             ),
         ]);
     }

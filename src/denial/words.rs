@@ -97,6 +97,14 @@ const OTHER_SYMBOLS: &[(&str, &str)] = &[
 /// Where a program's own wording of a failure starts.
 const WORDINGS: &[&str] = &[
     "could not resolve",
+    "kann nicht aufgelöst werden",
+    "impossible de résoudre",
+    "no se pudo resolver",
+    "não foi possível resolver",
+    "не удаётся разрешить",
+    "解決できません",
+    "无法解析",
+    "해석할 수 없",
     "couldn't resolve",
     "unable to resolve",
     "can't resolve",
@@ -119,6 +127,7 @@ const WORDINGS: &[&str] = &[
     "effective uid is not 0",
     "must be setuid",
     "missing cap_net_raw",
+    "su: system error",
     "must be owned by uid 0",
     "attempt to write a readonly database",
     "failure writing output to destination",

@@ -105,21 +105,46 @@ pub(crate) fn find_program(
     Err(failed(program, worst))
 }
 
-/// Where `program` may lie, in the order of the search: for a command that sees other files than this
-/// process.
+/// Where the shell is looked for before PATH, which may lead through folders that a command can write.
+const SHELLS: [&str; 2] = ["/bin/bash", "/usr/bin/bash"];
+
+/// The shell or program of a command, as this process finds it.
+///
+/// # Errors
+/// As [`find_program`].
+pub(crate) fn find(
+    command: &Command,
+    env: &[(OsString, OsString)],
+    workdir: &Path,
+) -> Result<PathBuf, NeverRan> {
+    match command {
+        Command::Shell(_) => SHELLS
+            .iter()
+            .map(PathBuf::from)
+            .find(|shell| executable(shell).is_ok())
+            .map_or_else(|| find_program(OsStr::new("bash"), env, workdir), Ok),
+        Command::Program { program, .. } => find_program(program, env, workdir),
+    }
+}
+
+/// Where the shell or program of a command may lie, in the order of the search: for a command that sees
+/// other files than this process.
 pub(crate) fn candidates(
-    program: &OsStr,
+    command: &Command,
     env: &[(OsString, OsString)],
     workdir: &Path,
 ) -> Vec<PathBuf> {
+    let (program, mut found) = match command {
+        Command::Shell(_) => (OsStr::new("bash"), SHELLS.map(PathBuf::from).to_vec()),
+        Command::Program { program, .. } => (program.as_os_str(), Vec::new()),
+    };
     if program.is_empty() || program.as_bytes().contains(&b'/') {
         return vec![workdir.join(program)];
     }
     let path = env.iter().find(|(name, _)| name == "PATH");
     let path = path.map_or(OsStr::new(FALLBACK_PATH), |(_, value)| value);
-    std::env::split_paths(path)
-        .map(|folder| workdir.join(folder).join(program))
-        .collect()
+    found.extend(std::env::split_paths(path).map(|folder| workdir.join(folder).join(program)));
+    found
 }
 
 /// What is reported when `execve` failed for a program that is there and executable.

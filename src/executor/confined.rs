@@ -7,16 +7,20 @@ use std::collections::HashMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use nix::errno::Errno;
 use tempfile::TempDir;
 
 use crate::cell::{
-    Cell, Control, Failure, FailureKind, Incoming, Launch, Report, SetUp, Spill, can_be_a_cell,
+    Ahead, Cell, Control, Failure, FailureKind, Go, Incoming, Launch, Report, SetUp, Spill,
+    can_be_a_cell,
 };
 use crate::denial::{self, Collector, Dialect, Event};
 use crate::environment::Rules;
@@ -52,7 +56,8 @@ pub struct Confinement {
     /// The cofferdam binary. `None`: this executable when its `main` calls
     /// [`cell_main`](crate::cell_main) first, else `cofferdam` beside it or on PATH.
     pub binary: Option<PathBuf>,
-    /// Whether sessions have many commands, so that each keeps one init ready for the next.
+    /// Whether sessions have many commands: each keeps one init ready for the next, and its cell removes
+    /// the spill folder of a harness that was killed.
     pub prepare: bool,
 }
 
@@ -89,6 +94,8 @@ impl Confined {
             spills: Arc::clone(&spills),
             facts: Mutex::new(HostFacts::read()),
             sessions: Mutex::default(),
+            proven: AtomicBool::new(false),
+            ahead: Mutex::default(),
         });
         Confined {
             supervised: Supervised::new(
@@ -103,6 +110,11 @@ impl Confined {
     /// The folder that holds a session's spill files; that of requests without a session for `None`.
     pub fn spill_dir(&self, session: Option<&str>) -> Arc<SpillDir> {
         self.supervised.spills().of(session)
+    }
+
+    /// Takes a cell that was forked ahead, for the first session that it fits.
+    pub fn adopt(&self, ahead: Ahead) {
+        *lock(&self.launcher.ahead) = Some(ahead);
     }
 
     /// What is known of the host so far.
@@ -132,7 +144,9 @@ impl Supervising for Confined {
             keep: &policy.environment.keep,
             set: &policy.environment.set,
         };
-        settings.spec(request, workspace, mode, rules)
+        let mut spec = settings.spec(request, workspace, mode, rules)?;
+        spec.policy = Some(Arc::new(policy));
+        Ok(spec)
     }
 }
 
@@ -142,6 +156,10 @@ struct InCells {
     spills: Arc<Spills>,
     facts: Mutex<HostFacts>,
     sessions: Mutex<HashMap<Key, Arc<Session>>>,
+    /// A command has run in all that was planned: from now on nothing is given up.
+    proven: AtomicBool,
+    /// A cell that was forked ahead.
+    ahead: Mutex<Option<Ahead>>,
 }
 
 /// The session, and whether it has a network namespace of its own.
@@ -150,6 +168,8 @@ type Key = (Option<String>, bool);
 #[derive(Default)]
 struct Session {
     cell: Mutex<Option<Cell>>,
+    /// The last plan, and what it was made from.
+    planned: Mutex<Option<(PlanInputs, Arc<Planned>)>>,
     /// Stands in for the private `/tmp` where namespaces can't be had.
     scratch: Mutex<Option<TempDir>>,
 }
@@ -205,12 +225,23 @@ async fn end(sessions: Vec<Arc<Session>>) {
     }
 }
 
+/// What a plan is made from.
+#[derive(PartialEq)]
+struct PlanInputs {
+    policy: Arc<Policy>,
+    identities: Identities,
+    facts: HostFacts,
+    scratch: PathBuf,
+}
+
 /// Everything that is decided before the cell is asked.
 struct Prepared {
-    policy: Policy,
-    planned: Planned,
+    policy: Arc<Policy>,
+    planned: Arc<Planned>,
     session: Arc<Session>,
     scratch: PathBuf,
+    /// Where the session's spill folder is or would be.
+    spill: PathBuf,
 }
 
 impl InCells {
@@ -230,7 +261,10 @@ impl InCells {
     }
 
     fn prepare(&self, spec: &ExecSpec, facts: &HostFacts) -> Result<Prepared, NeverRan> {
-        let policy = self.policy(spec.mode, &spec.workspace)?;
+        let policy = match &spec.policy {
+            Some(policy) => Arc::clone(policy),
+            None => Arc::new(self.policy(spec.mode, &spec.workspace)?),
+        };
         let own_network = policy.network == Network::None;
         let session = Arc::clone(
             lock(&self.sessions)
@@ -242,7 +276,28 @@ impl InCells {
         } else {
             session.scratch()?
         };
-        let planned = plan(&policy, &identities(&policy), facts, &scratch).map_err(no_plan)?;
+        let spill = self.spills.of(spec.session.as_deref()).planned().to_owned();
+        if let Some(root) = policy
+            .writable
+            .iter()
+            .find(|root| spill.starts_with(&root.path))
+        {
+            return Err(NeverRan::refused(
+                NeverRanCode::InvalidArgs,
+                format!(
+                    "copies of long output would lie in the writable root {}, where a command could \
+                     replace them",
+                    root.path.display()
+                ),
+                "set TMPDIR to a folder outside it",
+            ));
+        }
+        let planned = session.plan(PlanInputs {
+            policy: Arc::clone(&policy),
+            identities: identities(&policy),
+            facts: facts.clone(),
+            scratch: scratch.clone(),
+        })?;
         if policy.require == Require::Full && planned.enforcement.level == Level::Partial {
             return Err(NeverRan::refused(
                 NeverRanCode::SandboxUnavailable,
@@ -258,6 +313,7 @@ impl InCells {
             planned,
             session,
             scratch,
+            spill,
         })
     }
 
@@ -286,11 +342,14 @@ impl InCells {
             stderr: stderr_in.as_fd(),
             script: script.as_ref().map(AsFd::as_fd),
         };
-        let control = self.ask(&prepared, &launch, &incoming)?;
+        let control = self.ask(&prepared, launch, &incoming)?;
         drop((stdout_in, stderr_in));
         let mut missing = prepared.planned.enforcement.missing.clone();
         match control.next().await {
-            Some(Report::Started { notes }) => missing.extend(notes),
+            Some(Report::Started { notes }) => {
+                self.proven.store(true, Ordering::Relaxed);
+                missing.extend(notes);
+            }
             Some(Report::Failed(failure)) => return Ok(Err(failure)),
             Some(Report::Exited { .. }) | None => {
                 *lock(&prepared.session.cell) = None;
@@ -306,6 +365,8 @@ impl InCells {
             running: Box::new(InCell {
                 control,
                 end: None,
+                guarded: guarded(&prepared.policy),
+                links: links(&prepared.policy),
                 policy: prepared.policy,
                 view: prepared.planned.plan.view.is_some(),
                 enforcement: Enforcement {
@@ -329,16 +390,15 @@ impl InCells {
         let script_at = has_script.then_some(SCRIPT_AT);
         let argv = command::argv(&spec.command, SCRIPT_AT);
         let env = self.environment(spec, prepared);
-        let program = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
-        let words = |words: &[OsString]| -> Result<Vec<CString>, NeverRan> {
-            words.iter().map(|word| c_string(word)).collect()
-        };
-        Ok(Launch {
-            candidates: command::candidates(program, &env, &spec.workdir)
+        let go = Go {
+            candidates: command::candidates(&spec.command, &env, &spec.workdir)
                 .iter()
                 .map(|path| c_string(path.as_os_str()))
                 .collect::<Result<_, _>>()?,
-            argv: words(&argv)?,
+            argv: argv
+                .iter()
+                .map(|word| c_string(word))
+                .collect::<Result<_, _>>()?,
             env: env
                 .iter()
                 .map(|(name, value)| {
@@ -349,14 +409,16 @@ impl InCells {
                 })
                 .collect::<Result<_, _>>()?,
             workdir: c_string(spec.workdir.as_os_str())?,
-            spill: self
-                .spills
-                .of(spec.session.as_deref())
-                .path()
+            null_stdin: spec.stdin.is_none(),
+            script_at,
+        };
+        let spill = self.spills.of(spec.session.as_deref()).path();
+        Ok(Launch {
+            plan: prepared.planned.plan.clone(),
+            spill: spill
                 .map(|path| c_string(path.as_os_str()).map(|path| Spill { path }))
                 .transpose()?,
-            plan: prepared.planned.plan.clone(),
-            script_at,
+            go,
         })
     }
 
@@ -386,12 +448,12 @@ impl InCells {
     fn ask(
         &self,
         prepared: &Prepared,
-        launch: &Launch,
+        launch: Launch,
         incoming: &Incoming<'_>,
     ) -> Result<Control, NeverRan> {
         let mut cell = lock(&prepared.session.cell);
         if let Some(running) = &*cell {
-            match running.launch(launch, incoming) {
+            match running.launch(launch.clone(), incoming) {
                 Ok(control) => return Ok(control),
                 // It was killed from outside; its scratch is lost with it.
                 Err(errno) => tracing::warn!(%errno, "a session's cell has gone; starting another"),
@@ -412,11 +474,7 @@ impl InCells {
             .iter()
             .map(|place| place.path.as_path())
             .collect();
-        let binary = binary::find(
-            self.confinement.binary.as_deref(),
-            can_be_a_cell(),
-            &writable,
-        )?;
+        let binary = self.binary(&writable)?;
         let facts = lock(&self.facts).clone();
         let setup = SetUp {
             namespaces: prepared.planned.plan.view.is_some(),
@@ -424,15 +482,41 @@ impl InCells {
             prepare: self.confinement.prepare,
             uid: facts.uid,
             gid: facts.gid,
+            remove_at_end: self.left_behind(prepared)?,
         };
-        Cell::start(&binary, &setup).map_err(|error| {
+        let failed = |error: std::io::Error| {
             NeverRan::step(
                 NeverRanCode::SandboxUnavailable,
                 format!("start {}", binary.display()),
                 command::os_error(&error),
                 "name a working cofferdam binary",
             )
-        })
+        };
+        let ahead = lock(&self.ahead).take();
+        match ahead.and_then(|ahead| ahead.into_cell(&setup)) {
+            Some(cell) => Ok(cell),
+            None => Cell::start(&binary, &setup).map_err(failed),
+        }
+    }
+
+    /// The session's folders on the host, which a killed harness leaves.
+    fn left_behind(&self, prepared: &Prepared) -> Result<Vec<CString>, NeverRan> {
+        // A program that runs one command keeps its copies, or has none.
+        let spill = Some(&prepared.spill).filter(|_| self.confinement.prepare);
+        let scratch = Some(&prepared.scratch).filter(|path| !path.as_os_str().is_empty());
+        spill
+            .into_iter()
+            .chain(scratch)
+            .map(|path| c_string(path.as_os_str()))
+            .collect()
+    }
+
+    fn binary(&self, writable: &[&Path]) -> Result<PathBuf, NeverRan> {
+        binary::find(
+            self.confinement.binary.as_deref(),
+            can_be_a_cell(),
+            writable,
+        )
     }
 
     /// What a failed step teaches about the host, or why the call ends here.
@@ -443,14 +527,23 @@ impl InCells {
         };
         {
             let mut known = lock(&self.facts);
-            match failure.kind {
-                FailureKind::Namespaces if facts.namespaces.is_assumed() => {
-                    known.namespaces = refused();
-                }
-                FailureKind::Proc if facts.own_proc.is_assumed() => known.own_proc = refused(),
-                FailureKind::Listener if facts.listener.is_assumed() => known.listener = refused(),
-                _ => return Err(never_ran(failure)),
+            let (before, now) = match failure.kind {
+                FailureKind::Namespaces => (&facts.namespaces, &mut known.namespaces),
+                FailureKind::Proc => (&facts.own_proc, &mut known.own_proc),
+                FailureKind::Listener => (&facts.listener, &mut known.listener),
+                FailureKind::Changed
+                | FailureKind::Exec
+                | FailureKind::Workdir
+                | FailureKind::Clone
+                | FailureKind::SetUp => return Err(never_ran(failure)),
+            };
+            // What a command ran in before, or what is short for the moment, isn't missing on this host; and
+            // what was not asked for any more can't be done without.
+            let proven = self.proven.load(Ordering::Relaxed);
+            if proven || !is_refusal(failure) || !before.is_assumed() {
+                return Err(never_ran(failure));
             }
+            *now = refused();
         }
         tracing::info!(
             step = failure.step,
@@ -465,10 +558,44 @@ impl InCells {
     }
 }
 
+/// Whether an errno says that the host doesn't give something, and not that it is short of it.
+fn is_refusal(failure: &Failure) -> bool {
+    // ENOSPC is what a limit of user namespaces says, also one of 0.
+    matches!(
+        Errno::from_raw(failure.errno),
+        Errno::EPERM
+            | Errno::EACCES
+            | Errno::ENOSYS
+            | Errno::EINVAL
+            | Errno::ENOSPC
+            | Errno::EUSERS
+            | Errno::EBUSY
+    )
+}
+
 /// Where bash finds a script that is too long for an argument.
 const SCRIPT_AT: i32 = 9;
 
 impl Session {
+    /// The plan for these inputs; that of the call before when nothing has changed.
+    fn plan(&self, inputs: PlanInputs) -> Result<Arc<Planned>, NeverRan> {
+        let mut last = lock(&self.planned);
+        if let Some((known, planned)) = &*last
+            && *known == inputs
+        {
+            return Ok(Arc::clone(planned));
+        }
+        let planned = plan(
+            &inputs.policy,
+            &inputs.identities,
+            &inputs.facts,
+            &inputs.scratch,
+        );
+        let planned = Arc::new(planned.map_err(no_plan)?);
+        *last = Some((inputs, Arc::clone(&planned)));
+        Ok(planned)
+    }
+
     fn scratch(&self) -> Result<PathBuf, NeverRan> {
         let mut scratch = lock(&self.scratch);
         if let Some(folder) = &*scratch {
@@ -476,12 +603,42 @@ impl Session {
         }
         let folder = tempfile::Builder::new()
             .prefix("cofferdam-scratch-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
             .tempdir()
-            .map_err(|error| step("make a scratch folder", command::os_error(&error)))?;
+            .map_err(|error| {
+                NeverRan::step(
+                    NeverRanCode::SandboxUnavailable,
+                    "make a scratch folder",
+                    command::os_error(&error),
+                    "name a folder that can be written: export TMPDIR=DIR",
+                )
+            })?;
         let path = folder.path().to_owned();
         *scratch = Some(folder);
         Ok(path)
     }
+}
+
+fn guarded(policy: &Policy) -> Vec<(PathBuf, Option<Stamp>)> {
+    let places = policy.protected.iter();
+    places
+        .map(|place| (place.path.clone(), stamp_of(&place.path)))
+        .collect()
+}
+
+/// Which file is at a path: device, inode and, since inodes are used again, when it was made.
+type Stamp = (u64, u64, Option<SystemTime>);
+
+fn stamp_of(path: &Path) -> Option<Stamp> {
+    let facts = std::fs::symlink_metadata(path).ok()?;
+    Some((facts.dev(), facts.ino(), facts.created().ok()))
+}
+
+fn links(policy: &Policy) -> Vec<(PathBuf, Option<PathBuf>)> {
+    let links = policy.protected_links.iter();
+    links
+        .map(|place| (place.path.clone(), std::fs::read_link(&place.path).ok()))
+        .collect()
 }
 
 fn identities(policy: &Policy) -> Identities {
@@ -567,6 +724,7 @@ fn never_ran(failure: &Failure) -> NeverRan {
         | FailureKind::Namespaces
         | FailureKind::Proc
         | FailureKind::Listener
+        | FailureKind::Clone
         | FailureKind::SetUp => {
             let about = if object.is_empty() {
                 String::new()
@@ -612,10 +770,14 @@ impl Live for Witness {
 struct InCell {
     control: Control,
     end: Option<End>,
-    policy: Policy,
+    policy: Arc<Policy>,
     /// Whether it has a view of its own, or Landlock alone.
     view: bool,
     enforcement: Enforcement,
+    /// Protected paths and which file each was.
+    guarded: Vec<(PathBuf, Option<Stamp>)>,
+    /// Links on the way to protected paths, and where they led.
+    links: Vec<(PathBuf, Option<PathBuf>)>,
     witness: Arc<Witness>,
 }
 
@@ -626,6 +788,22 @@ struct End {
 }
 
 impl InCell {
+    /// What a mount can't protect: paths that weren't there, and links.
+    fn changed(&self) -> Vec<PathBuf> {
+        let absent = self.policy.protected_absent.iter().map(|place| &place.path);
+        let made = absent.filter(|path| std::fs::symlink_metadata(path).is_ok());
+        let links = self.links.iter();
+        let moved = links.filter(|(path, target)| std::fs::read_link(path).ok() != *target);
+        // Whoever replaces a protected file outside takes the mount on it away, also from a command that
+        // runs: from then on the command could write it.
+        let guarded = self.guarded.iter();
+        let replaced = guarded.filter(|(path, stamp)| stamp_of(path) != *stamp);
+        made.chain(moved.map(|(path, _)| path))
+            .chain(replaced.map(|(path, _)| path))
+            .cloned()
+            .collect()
+    }
+
     async fn end(&mut self) -> Ended {
         loop {
             if let Some(end) = &self.end {
@@ -713,13 +891,46 @@ impl Running for InCell {
             } else {
                 Dialect::Landlock
             },
-            disk: &HostDisk::default(),
+            disk: &HostDisk,
         });
         SandboxReport {
+            changed: self.changed(),
             mode: spec.mode,
             level: Some(self.enforcement.level),
             missing: self.enforcement.missing.clone(),
             denials,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_narrows_the_plan_before_a_command_has_run_and_ends_the_call_after() {
+        let executor = Confined::new(Settings::default(), Confinement::default());
+        let launcher = &executor.launcher;
+        let failure = Failure::new(
+            FailureKind::Namespaces,
+            "unshare user namespace",
+            Errno::EPERM,
+        );
+        let before = executor.host_facts();
+
+        launcher.proven.store(true, Ordering::Relaxed);
+        let ended = launcher.learn(&before, &failure).unwrap_err();
+        assert_eq!(ended.step.as_deref(), Some("unshare user namespace"));
+        assert_eq!(executor.host_facts(), before);
+
+        launcher.proven.store(false, Ordering::Relaxed);
+        assert_eq!(launcher.learn(&before, &failure), Ok(()));
+        assert_eq!(
+            executor.host_facts().namespaces,
+            Availability::Refused {
+                step: "unshare user namespace".to_owned(),
+                errno: "EPERM".to_owned(),
+            }
+        );
     }
 }

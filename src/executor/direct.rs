@@ -53,7 +53,7 @@ fn spawn(spec: &ExecSpec) -> Result<Launched, NeverRan> {
     let [name, args @ ..] = argv.as_slice() else {
         return Err(command::failed("".as_ref(), Errno::ENOENT));
     };
-    let program = command::find_program(name, &spec.env, &spec.workdir)?;
+    let program = command::find(&spec.command, &spec.env, &spec.workdir)?;
     let stdin = match &spec.stdin {
         None => Stdio::null(),
         Some(bytes) => command::sealed("stdin", bytes)
@@ -290,6 +290,7 @@ impl Running for Child {
         _stderr: &Captured,
     ) -> SandboxReport {
         SandboxReport {
+            changed: Vec::new(),
             mode: spec.mode,
             level: None,
             missing: std::mem::take(&mut self.missing),

@@ -40,6 +40,9 @@ pub struct SandboxReport {
     pub missing: Vec<String>,
     /// What was refused and mattered.
     pub denials: Vec<Fact>,
+    /// Paths that the policy protects once they exist and that this command made, and links on the way to
+    /// protected paths that it changed: look at them before anything outside uses them.
+    pub changed: Vec<PathBuf>,
 }
 
 impl SandboxReport {

@@ -298,6 +298,7 @@ mod tests {
             assert_eq!(ended, Ended::Signalled(libc::SIGKILL));
             assert_eq!((stdout.text.as_str(), stderr.text.as_str()), ("out", "err"));
             SandboxReport {
+                changed: Vec::new(),
                 mode: spec.mode,
                 level: Some(Level::Partial),
                 missing: vec!["chmod".to_owned()],
@@ -352,6 +353,7 @@ mod tests {
                 env: vec![],
                 stdin: None,
                 owner: None,
+                policy: None,
             }),
             capture: Capture::new(
                 100,

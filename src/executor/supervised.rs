@@ -126,6 +126,7 @@ impl Settings {
             env,
             stdin: request.stdin,
             owner: request.owner,
+            policy: None,
         })
     }
 }

@@ -1,7 +1,8 @@
 //! Finding the cofferdam binary that is started as a cell.
 //!
 //! Rule: a binary that a command could have written is refused: not in a writable root, not writable by
-//! other users, and owned by root or by the caller.
+//! other users, and owned by root or by the caller. In a user namespace root's files show an owner without
+//! a number; such a file is taken only when it is the very program that runs.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ pub fn find(
     self_serves: bool,
     writable: &[&Path],
 ) -> Result<PathBuf, NeverRan> {
+    let itself = explicit.is_none() && self_serves;
     let found = match explicit {
         Some(path) => path.to_owned(),
         None => search(self_serves).ok_or_else(|| {
@@ -36,7 +38,7 @@ pub fn find(
             "name an existing one",
         )
     })?;
-    judge(&canonical, writable)?;
+    judge(&canonical, writable, itself)?;
     Ok(canonical)
 }
 
@@ -54,7 +56,7 @@ fn search(self_serves: bool) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-fn judge(path: &Path, writable: &[&Path]) -> Result<(), NeverRan> {
+fn judge(path: &Path, writable: &[&Path], itself: bool) -> Result<(), NeverRan> {
     if let Some(root) = writable.iter().find(|root| path.starts_with(root)) {
         return Err(refused(
             format!(
@@ -72,8 +74,7 @@ fn judge(path: &Path, writable: &[&Path]) -> Result<(), NeverRan> {
         )
     })?;
     const WRITABLE_BY_OTHERS: u32 = 0o022;
-    let own = [0, Uid::effective().as_raw()];
-    if !facts.is_file() || facts.mode() & WRITABLE_BY_OTHERS != 0 || !own.contains(&facts.uid()) {
+    if !facts.is_file() || facts.mode() & WRITABLE_BY_OTHERS != 0 {
         return Err(refused(
             format!(
                 "the cofferdam binary {} can be changed by other users",
@@ -82,7 +83,33 @@ fn judge(path: &Path, writable: &[&Path]) -> Result<(), NeverRan> {
             &format!("make it yours alone: chmod go-w '{}'", path.display()),
         ));
     }
+    let owner = facts.uid();
+    let unmapped = itself && nameless_owner() == Some(owner);
+    if ![0, Uid::effective().as_raw()].contains(&owner) && !unmapped {
+        return Err(refused(
+            format!(
+                "the cofferdam binary {} belongs to user {owner}, who could change it",
+                path.display()
+            ),
+            &format!("give it to root: sudo chown root '{}'", path.display()),
+        ));
+    }
     Ok(())
+}
+
+/// What stands for the owners that this user namespace has no number for; `None` where it has all.
+fn nameless_owner() -> Option<u32> {
+    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+    let mapped: u64 = map
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok())
+        .sum();
+    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    // The kernel's default, where a container hides the setting.
+    let overflow = overflow
+        .map_or(Ok(65534), |text| text.trim().parse())
+        .ok()?;
+    (mapped < u64::from(u32::MAX)).then_some(overflow)
 }
 
 fn refused(message: String, remedy: &str) -> NeverRan {

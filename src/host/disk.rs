@@ -465,4 +465,68 @@ mod tests {
         }
         assert_eq!(HostDisk.process(1), Permission::Unknown);
     }
+
+    #[test]
+    fn a_told_refusal_is_judged_against_the_real_disk() {
+        use crate::denial::{Dialect, Inputs, facts};
+        use crate::mode::Mode;
+        use crate::outcome::Ended;
+        use crate::policy::{Environment, Limits, Network, Origin, Place, Policy, Require};
+
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        let [inside, outside] = ["w", "o"].map(|name| real.join(name));
+        fs::create_dir(&inside).unwrap();
+        fs::create_dir(&outside).unwrap();
+        symlink(&outside, inside.join("link")).unwrap();
+        let policy = Policy {
+            pinned: Vec::new(),
+            protected_links: Vec::new(),
+            home: None,
+            mode: Mode::WorkspaceWrite,
+            workspace: inside.clone(),
+            writable: vec![Place {
+                path: inside.clone(),
+                origin: Origin::Workspace,
+            }],
+            protected: vec![],
+            protected_absent: vec![],
+            hidden: vec![],
+            visible: vec![],
+            scratch: vec![],
+            network: Network::None,
+            refused_calls: vec![],
+            limits: Limits::default(),
+            environment: Environment::default(),
+            require: Require::Partial,
+        };
+        let told = |path: &str| -> Vec<PathBuf> {
+            let stderr = format!("touch: cannot touch '{path}': Read-only file system\n");
+            let inputs = Inputs {
+                ended: Ended::Exited(1),
+                command: "./build.sh",
+                cwd: &inside,
+                variables: &[],
+                stdout: b"",
+                stderr: stderr.as_bytes(),
+                events: &[],
+                policy: &policy,
+                wider: None,
+                dialect: Dialect::Mounts,
+                disk: &HostDisk,
+            };
+            facts(&inputs)
+                .into_iter()
+                .filter_map(|fact| fact.path)
+                .collect()
+        };
+        assert_eq!(told("link/new"), [outside.join("new")]);
+        assert_eq!(
+            told(&outside.join("new").to_string_lossy()),
+            [outside.join("new")]
+        );
+        assert!(told("new").is_empty());
+        assert!(told("link/no/new").is_empty());
+        assert!(told("/no/such/folder/new").is_empty());
+    }
 }

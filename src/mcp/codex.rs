@@ -55,11 +55,16 @@ pub enum Exceeds {
     Network,
 }
 
-/// The widest mode that stays within what the client said.
+/// The widest mode that stays within what the client said. `resolve` follows symbolic links, as far as
+/// there are any.
 ///
 /// # Errors
 /// Even the narrowest mode would exceed it.
-pub fn ceiling(state: &Value, ours: &Ours) -> Result<Mode, Exceeds> {
+pub fn ceiling(
+    state: &Value,
+    ours: &Ours,
+    resolve: &dyn Fn(&Path) -> PathBuf,
+) -> Result<Mode, Exceeds> {
     let cwd = state
         .get("sandboxCwd")
         .and_then(Value::as_str)
@@ -70,9 +75,9 @@ pub fn ceiling(state: &Value, ours: &Ours) -> Result<Mode, Exceeds> {
     ];
     said.into_iter()
         .flatten()
-        .map(|theirs| theirs.ceiling(cwd.as_deref(), ours))
+        .map(|theirs| theirs.ceiling(cwd.as_deref(), ours, resolve))
         .reduce(|one, other| Ok(one?.min(other?)))
-        .unwrap_or_else(|| Theirs::unknown().ceiling(cwd.as_deref(), ours))
+        .unwrap_or_else(|| Theirs::unknown().ceiling(cwd.as_deref(), ours, resolve))
 }
 
 /// What the client allows.
@@ -122,7 +127,12 @@ impl Theirs {
         }
     }
 
-    fn ceiling(&self, cwd: Option<&Path>, ours: &Ours) -> Result<Mode, Exceeds> {
+    fn ceiling(
+        &self,
+        cwd: Option<&Path>,
+        ours: &Ours,
+        resolve: &dyn Fn(&Path) -> PathBuf,
+    ) -> Result<Mode, Exceeds> {
         if !self.network && ours.network == Network::Host {
             return Err(Exceeds::Network);
         }
@@ -130,12 +140,17 @@ impl Theirs {
             Files::All if self.network => Ok(Mode::DangerFullAccess),
             Files::All => Ok(Mode::WorkspaceWrite),
             Files::ReadOnly => Ok(Mode::ReadOnly),
-            Files::Entries(entries) => by_entries(entries, cwd, ours),
+            Files::Entries(entries) => by_entries(entries, cwd, ours, resolve),
         }
     }
 }
 
-fn by_entries(entries: &[Entry], cwd: Option<&Path>, ours: &Ours) -> Result<Mode, Exceeds> {
+fn by_entries(
+    entries: &[Entry],
+    cwd: Option<&Path>,
+    ours: &Ours,
+    resolve: &dyn Fn(&Path) -> PathBuf,
+) -> Result<Mode, Exceeds> {
     let mut placed = Vec::new();
     for entry in entries {
         let path = match (&entry.place, cwd) {
@@ -146,7 +161,12 @@ fn by_entries(entries: &[Entry], cwd: Option<&Path>, ours: &Ours) -> Result<Mode
         match (path, entry.access) {
             (Some(path), Access::Deny) => return Err(Exceeds::Hidden(path.display().to_string())),
             (None, Access::Deny) => return Err(Exceeds::Hidden(entry.place.name())),
-            (Some(path), access) => placed.push((path, access)),
+            // Our own roots are canonical, so a grant holds where it leads; a restriction by both names.
+            (Some(path), Access::Write) => placed.push((resolve(&path), Access::Write)),
+            (Some(path), Access::Read) => {
+                placed.push((resolve(&path), Access::Read));
+                placed.push((path, Access::Read));
+            }
             // A grant that can't be tied to a path grants nothing.
             (None, Access::Read | Access::Write) => {}
         }
@@ -384,6 +404,23 @@ mod tests {
         json!({"path": {"type": "path", "path": path}, "access": access})
     }
 
+    /// Where `/link` leads to `/home/me`.
+    fn ceiled(state: &Value, ours: &Ours) -> Result<Mode, Exceeds> {
+        ceiling(state, ours, &|path| match path.strip_prefix("/link") {
+            Ok(below) => Path::new("/home/me").join(below),
+            Err(_) => path.to_owned(),
+        })
+    }
+
+    #[test]
+    fn symbolic_links_lead_a_grant_to_its_place_and_hide_no_restriction() {
+        let grant = managed(json!([root("read"), path("/link", "write")]));
+        assert_eq!(ceiled(&grant, &ours()), Ok(Mode::WorkspaceWrite));
+        let restriction = path("/link/my work/vendor", "read");
+        let restricted = managed(json!([root("read"), project("write"), restriction]));
+        assert_eq!(ceiled(&restricted, &ours()), Ok(Mode::ReadOnly));
+    }
+
     #[test]
     fn each_profile_leaves_the_mode_that_it_covers() {
         use Mode::{DangerFullAccess as D, ReadOnly as R, WorkspaceWrite as W};
@@ -453,7 +490,7 @@ mod tests {
                 R,
             ),
         ] {
-            assert_eq!(ceiling(&state, &ours()), Ok(mode), "{state}");
+            assert_eq!(ceiled(&state, &ours()), Ok(mode), "{state}");
         }
     }
 
@@ -474,14 +511,14 @@ mod tests {
             ),
             managed(json!([root("read"), path("/home/me/../me", "write")])),
         ] {
-            assert_eq!(ceiling(&state, &ours()), Ok(Mode::ReadOnly), "{state}");
+            assert_eq!(ceiled(&state, &ours()), Ok(Mode::ReadOnly), "{state}");
         }
     }
 
     #[test]
     fn what_no_mode_forbids_is_refused() {
         assert_eq!(
-            ceiling(
+            ceiled(
                 &managed(json!([root("read"), path("/home/me/.env", "none")])),
                 &ours()
             ),
@@ -490,13 +527,13 @@ mod tests {
         let pattern =
             json!({"path": {"type": "glob_pattern", "pattern": "**/*.env"}, "access": "deny"});
         assert_eq!(
-            ceiling(&managed(json!([root("read"), pattern])), &ours()),
+            ceiled(&managed(json!([root("read"), pattern])), &ours()),
             Err(Exceeds::Hidden(
                 "{\"pattern\":\"**/*.env\",\"type\":\"glob_pattern\"}".into()
             ))
         );
         assert_eq!(
-            ceiling(&managed(json!([project("write")])), &ours()),
+            ceiled(&managed(json!([project("write")])), &ours()),
             Err(Exceeds::Unreadable)
         );
         let with_network = Ours {
@@ -504,11 +541,11 @@ mod tests {
             ..ours()
         };
         assert_eq!(
-            ceiling(&managed(json!([root("read")])), &with_network),
+            ceiled(&managed(json!([root("read")])), &with_network),
             Err(Exceeds::Network)
         );
         assert_eq!(
-            ceiling(
+            ceiled(
                 &json!({"permissionProfile": {"type": "disabled"}}),
                 &with_network
             ),
@@ -523,12 +560,12 @@ mod tests {
             ..ours()
         };
         let narrow = managed(json!([root("read"), project("write")]));
-        assert_eq!(ceiling(&narrow, &wide), Ok(Mode::ReadOnly));
+        assert_eq!(ceiled(&narrow, &wide), Ok(Mode::ReadOnly));
         let covering = managed(json!([
             root("read"),
             project("write"),
             path("/srv", "write")
         ]));
-        assert_eq!(ceiling(&covering, &wide), Ok(Mode::WorkspaceWrite));
+        assert_eq!(ceiled(&covering, &wide), Ok(Mode::WorkspaceWrite));
     }
 }

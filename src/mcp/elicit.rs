@@ -34,6 +34,9 @@ const ALLOW_ONCE: &str = "allow once";
 /// The name of the question among the inputs that a call requires.
 const INPUT: &str = "approval";
 
+/// Characters of a client's name that go on record.
+const MAX_NAME: usize = 200;
+
 /// Questions that may be out at once; the oldest are forgotten first.
 const MAX_OUT: usize = 1024;
 
@@ -159,7 +162,10 @@ impl Elicit {
             Way::Request(context.peer.clone())
         };
         Elicit {
-            client: crate::approval::visible_line(&client),
+            client: crate::approval::visible_line(&client)
+                .chars()
+                .take(MAX_NAME)
+                .collect(),
             way,
         }
     }

@@ -4,6 +4,7 @@
 //! that the model reads, and only a request that can't be routed is a protocol error.
 
 use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -135,7 +136,7 @@ impl Server {
     ) -> Result<Option<Mode>, codex::Exceeds> {
         let state = context.meta.0.0.get(codex::SANDBOX_STATE);
         state
-            .map(|state| codex::ceiling(state, &self.0.config.ours))
+            .map(|state| codex::ceiling(state, &self.0.config.ours, &canonical))
             .transpose()
     }
 
@@ -237,6 +238,9 @@ impl ServerHandler for Server {
         };
         let elicit = Arc::new(Elicit::new(&context, &parts.seals, brought));
         let pulse = Arc::new(Pulse::default());
+        if request.name == "bash_output" {
+            pulse.waits_for(Some("output".to_owned()));
+        }
         let abort = parts.calls.child_token();
         // A handler that is dropped takes its command along.
         let _dropped = abort.clone().drop_guard();
@@ -326,6 +330,10 @@ impl Answerer for Waiting {
         self.pulse.waits_for(None);
         answer
     }
+}
+
+fn canonical(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// The result of a command that would exceed the client's own policy in any mode.

@@ -8,7 +8,7 @@ mod pump;
 mod spill;
 mod tail;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -16,6 +16,23 @@ use tokio::sync::watch;
 pub(crate) use pump::{Phase, pump};
 pub use spill::{SpillCaps, SpillDir};
 use tail::Tail;
+
+/// A folder for spill files outside these roots: the system's folder for temporary files, or another where
+/// that one lies in a root that commands may write.
+pub fn spill_base(workspace: &Path, writable: &[PathBuf]) -> PathBuf {
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mut roots = vec![canonical(workspace)];
+    roots.extend(writable.iter().map(|root| canonical(root)));
+    let outside = |base: &PathBuf| {
+        let base = canonical(base);
+        base.is_dir() && !roots.iter().any(|root| base.starts_with(root))
+    };
+    let usual = std::env::temp_dir();
+    [usual.clone(), "/tmp".into(), "/var/tmp".into()]
+        .into_iter()
+        .find(outside)
+        .unwrap_or(usual)
+}
 
 /// Bytes of each stream that stay in memory unless the executor's configuration says otherwise.
 pub const TAIL_BYTES: usize = 64_000;

@@ -125,6 +125,8 @@ impl Copier<'_> {
         let written = spawn_blocking(move || {
             let mut writer = match writer {
                 Some(writer) => writer,
+                // A cap of nothing means no copies at all.
+                None if caps.file == 0 => return Err(std::io::ErrorKind::FileTooLarge.into()),
                 None => Writer::open(dir, stream, caps)?,
             };
             match writer.write(&bytes) {

@@ -3,14 +3,12 @@
 //! Rule: a private folder of the session, exclusive creation, caps by file and by session; a copy that
 //! isn't whole is removed and never named.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-
-use tempfile::TempDir;
 
 use super::{Stream, lock};
 
@@ -37,7 +35,7 @@ impl Default for SpillCaps {
 /// is first needed and removed with everything in it when the last holder drops it.
 #[derive(Debug)]
 pub struct SpillDir {
-    base: PathBuf,
+    planned: PathBuf,
     state: Mutex<State>,
     /// Bytes in all files.
     used: AtomicU64,
@@ -46,24 +44,32 @@ pub struct SpillDir {
 #[derive(Debug)]
 enum State {
     NotCreated,
-    Created(TempDir),
-    Kept(PathBuf),
+    Created,
+    Kept,
     Removed,
 }
 
 impl SpillDir {
     /// A folder below `base`, which must exist by the time it is needed. Nothing is created yet.
-    pub fn new(base: impl Into<PathBuf>) -> SpillDir {
+    pub fn new(base: impl AsRef<Path>) -> SpillDir {
         SpillDir {
-            base: base.into(),
+            planned: base.as_ref().join(format!("cofferdam-{}", unguessable())),
             state: Mutex::new(State::NotCreated),
             used: AtomicU64::new(0),
         }
     }
 
+    /// Where the folder is, or would be.
+    pub fn planned(&self) -> &Path {
+        &self.planned
+    }
+
     /// The folder, once it exists.
     pub fn path(&self) -> Option<PathBuf> {
-        lock(&self.state).path().map(Path::to_path_buf)
+        match *lock(&self.state) {
+            State::Created | State::Kept => Some(self.planned.clone()),
+            State::NotCreated | State::Removed => None,
+        }
     }
 
     /// The folder; creates it when it doesn't exist yet.
@@ -72,27 +78,29 @@ impl SpillDir {
     /// It can't be created, or the session is over.
     pub fn create(&self) -> io::Result<PathBuf> {
         let mut state = lock(&self.state);
-        if let State::NotCreated = *state {
-            let dir = tempfile::Builder::new()
-                .prefix(&format!("cofferdam-{}-", unguessable()?))
-                .permissions(Permissions::from_mode(0o700))
-                .tempdir_in(&self.base)?;
-            *state = State::Created(dir);
+        match *state {
+            State::NotCreated => {
+                DirBuilder::new().mode(0o700).create(&self.planned)?;
+                *state = State::Created;
+            }
+            State::Created | State::Kept => {}
+            State::Removed => {
+                return Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "the session is over",
+                ));
+            }
         }
-        state
-            .path()
-            .map(Path::to_path_buf)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the session is over"))
+        Ok(self.planned.clone())
     }
 
     /// From now on nothing removes the folder. Does nothing when it was never created.
     pub fn keep(&self) -> Option<PathBuf> {
         let mut state = lock(&self.state);
-        *state = match std::mem::replace(&mut *state, State::Removed) {
-            State::Created(dir) => State::Kept(dir.keep()),
-            other @ (State::NotCreated | State::Kept(_) | State::Removed) => other,
-        };
-        state.path().map(Path::to_path_buf)
+        if let State::Created = *state {
+            *state = State::Kept;
+        }
+        matches!(*state, State::Kept).then(|| self.planned.clone())
     }
 
     /// Ends the session: removes the folder unless it is kept, and creates none from now on.
@@ -101,23 +109,24 @@ impl SpillDir {
     /// Something in it can't be removed.
     pub fn remove(&self) -> io::Result<()> {
         let mut state = lock(&self.state);
-        match std::mem::replace(&mut *state, State::Removed) {
-            State::Created(dir) => dir.close(),
-            kept @ State::Kept(_) => {
-                *state = kept;
+        match *state {
+            State::Created => {
+                *state = State::Removed;
+                std::fs::remove_dir_all(&self.planned)
+            }
+            State::NotCreated => {
+                *state = State::Removed;
                 Ok(())
             }
-            State::NotCreated | State::Removed => Ok(()),
+            State::Kept | State::Removed => Ok(()),
         }
     }
 }
 
-impl State {
-    fn path(&self) -> Option<&Path> {
-        match self {
-            State::Created(dir) => Some(dir.path()),
-            State::Kept(path) => Some(path),
-            State::NotCreated | State::Removed => None,
+impl Drop for SpillDir {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            tracing::warn!(%error, "a spill folder was not removed");
         }
     }
 }
@@ -138,7 +147,7 @@ impl Writer {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
         };
-        let path = dir.create()?.join(format!("{}.{word}", unguessable()?));
+        let path = dir.create()?.join(format!("{}.{word}", unguessable()));
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -216,14 +225,23 @@ fn remove(path: &Path) {
 }
 
 /// 128 bits from the kernel, in hexadecimal.
-fn unguessable() -> io::Result<String> {
+/// 128 random bits. Names are created exclusively besides, so a kernel without randomness (which Linux
+/// has had since 3.17) costs a refusal and no more.
+fn unguessable() -> String {
     let mut bytes = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => format!("{:032x}", u128::from_ne_bytes(bytes)),
+        Err(error) => {
+            tracing::error!(%error, "no random name for a spill folder");
+            String::new()
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {

@@ -20,6 +20,9 @@ pub struct Arguments {
     /// fails as it does outside, with EPERM, and not with the EINVAL of an unmapped id, which
     /// fakeroot(1) and tar(1) don't expect.
     pub only_ids: Option<(u32, u32)>,
+    /// Whether the set-user-id and set-group-id bits may be set: not by user 0 in folders of others, whom
+    /// such a file would make root. (`openat2` names its bits in memory and can't be refused by them.)
+    pub special_bits: bool,
     /// Stream and sequenced-packet UNIX sockets; their `connect` is supervised.
     pub unix: bool,
     /// IPv4 and IPv6 sockets.
@@ -31,6 +34,12 @@ const ARCH: (TargetArch, u32) = (TargetArch::x86_64, 0xC000_003E);
 #[cfg(target_arch = "aarch64")]
 const ARCH: (TargetArch, u32) = (TargetArch::aarch64, 0xC000_00B7);
 
+/// Calls whose mode counts only when they create.
+#[cfg(target_arch = "x86_64")]
+const OPENS: &[libc::c_long] = &[libc::SYS_open, libc::SYS_openat];
+#[cfg(not(target_arch = "x86_64"))]
+const OPENS: &[libc::c_long] = &[libc::SYS_openat];
+
 const NAMESPACES: [libc::c_int; 8] = [
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
@@ -41,6 +50,45 @@ const NAMESPACES: [libc::c_int; 8] = [
     libc::CLONE_NEWNET,
     0x80, // CLONE_NEWTIME, an argument of unshare alone: clone keeps its exit signal in these bits.
 ];
+
+/// Calls that are refused for their arguments, whatever the profile says: name, when, errno.
+pub const BY_ARGUMENT: [(&str, &str, &str); 20] = [
+    ("clone", "with a namespace flag", "EPERM"),
+    ("unshare", "with a namespace flag", "EPERM"),
+    ("ioctl", "TIOCSTI or TIOCLINUX", "EPERM"),
+    (
+        "socket",
+        "a family other than unix, inet, inet6 and netlink's route; UNIX datagrams; where no listener can be \
+         had, unix; without a network namespace of its own, inet and inet6",
+        "EPERM",
+    ),
+    ("socketpair", "UNIX datagrams", "EPERM"),
+    ("chown", CHANGES_OWNER, "EPERM"),
+    ("lchown", CHANGES_OWNER, "EPERM"),
+    ("fchown", CHANGES_OWNER, "EPERM"),
+    ("fchownat", CHANGES_OWNER, "EPERM"),
+    ("chmod", SETS_ID, "EPERM"),
+    ("fchmod", SETS_ID, "EPERM"),
+    ("fchmodat", SETS_ID, "EPERM"),
+    ("fchmodat2", SETS_ID, "EPERM"),
+    ("creat", SETS_ID, "EPERM"),
+    ("open", SETS_ID, "EPERM"),
+    ("openat", SETS_ID, "EPERM"),
+    ("mknod", SETS_ID, "EPERM"),
+    ("mknodat", SETS_ID, "EPERM"),
+    (
+        "connect",
+        "to a UNIX socket that isn't the session's own",
+        "EACCES",
+    ),
+    (
+        "*",
+        "through the calling convention of another architecture",
+        "EPERM",
+    ),
+];
+const CHANGES_OWNER: &str = "to another owner than the caller, who isn't root";
+const SETS_ID: &str = "with a set-user-id or set-group-id bit, by root in folders of others";
 
 /// The programs that refuse calls, one for each errno, and one for foreign calling conventions.
 ///
@@ -177,6 +225,39 @@ fn by_argument(allowed: Arguments) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Pl
             owner.insert(call, vec![other(at, user)?, other(at + 1, group)?]);
         }
     }
+    if !allowed.special_bits {
+        #[cfg(target_arch = "x86_64")]
+        let calls = [
+            (libc::SYS_chmod, 1),
+            (libc::SYS_fchmod, 1),
+            (libc::SYS_fchmodat, 2),
+            (libc::SYS_fchmodat2, 2),
+            (libc::SYS_creat, 1),
+            (libc::SYS_open, 2),
+            (libc::SYS_openat, 3),
+            (libc::SYS_mknod, 1),
+            (libc::SYS_mknodat, 2),
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let calls = [
+            (libc::SYS_fchmod, 1),
+            (libc::SYS_fchmodat, 2),
+            (libc::SYS_fchmodat2, 2),
+            (libc::SYS_openat, 3),
+            (libc::SYS_mknodat, 2),
+        ];
+        for (call, at) in calls {
+            let mut rules = Vec::new();
+            for bit in [0o4000, 0o2000] {
+                let mut conditions = vec![has(at, bit)?];
+                if OPENS.contains(&call) {
+                    conditions.push(has(at - 1, libc::O_CREAT)?);
+                }
+                rules.push(rule(conditions)?);
+            }
+            owner.insert(call, rules);
+        }
+    }
     owner.extend(BTreeMap::from([
         (libc::SYS_clone, clone),
         (libc::SYS_unshare, unshare),
@@ -262,4 +343,29 @@ fn refuse(errno: libc::c_int) -> u64 {
 
 fn number(call: libc::c_long) -> u32 {
     u32::try_from(call).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_call_that_is_refused_for_its_arguments_is_listed_and_no_other() {
+        let allowed = Arguments {
+            only_ids: Some((1000, 1000)),
+            special_bits: false,
+            unix: true,
+            inet: true,
+        };
+        let filtered: BTreeSet<i64> = by_argument(allowed).unwrap().into_keys().collect();
+        let listed: BTreeSet<i64> = BY_ARGUMENT
+            .iter()
+            // `connect` is supervised, and `*` is a program of its own.
+            .filter(|(name, _, _)| !["connect", "*"].contains(name))
+            .filter_map(|(name, _, _)| calls::number(name))
+            .collect();
+        assert_eq!(filtered, listed);
+    }
 }

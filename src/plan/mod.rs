@@ -240,10 +240,11 @@ pub fn plan(
     } else {
         0
     };
-    let supervised = facts.listener.is_assumed();
+    let supervised = supervised(facts, namespaces);
     let filters = filters::refusals(
         policy,
         filters::Arguments {
+            special_bits: capabilities == 0,
             only_ids: (namespaces && facts.uid != 0).then_some((facts.uid, facts.gid)),
             unix: supervised,
             inet: own_network || policy.network == Network::Host,
@@ -266,7 +267,7 @@ pub fn plan(
                 },
             }
         },
-        landlock: (facts.landlock_abi > 0)
+        landlock: uses_landlock(facts, namespaces)
             .then(|| landlock(policy, facts, namespaces, session_scratch))
             .transpose()?,
         filters,
@@ -408,12 +409,24 @@ fn landlock(
     })
 }
 
+/// ABI 1 refuses every move and link between two folders, which builds can't do without; beside the
+/// mounts it would add named pipes alone.
+fn uses_landlock(facts: &HostFacts, namespaces: bool) -> bool {
+    facts.landlock_abi >= if namespaces { 2 } else { 1 }
+}
+
+/// Whether an init can judge `connect`: it needs a listener, and a `/proc` to tell sockets by path.
+fn supervised(facts: &HostFacts, namespaces: bool) -> bool {
+    facts.listener.is_assumed() && (facts.own_proc.is_assumed() || !namespaces)
+}
+
 fn missing(policy: &Policy, facts: &HostFacts, namespaces: bool) -> Vec<String> {
     let mut missing = Vec::new();
     let mut say = |words: &str| missing.push(words.to_owned());
     if !namespaces {
         say("changes of mode, owner, times and attributes of files outside");
         say("the host's processes, /tmp, /dev/shm and /run can be seen");
+        say("the caller's System V and POSIX message queues, semaphores and shared memory");
         if !policy.hidden.is_empty() {
             say("hidden paths can be read");
         }
@@ -430,16 +443,20 @@ fn missing(policy: &Policy, facts: &HostFacts, namespaces: bool) -> Vec<String> 
             say("moving and linking files between folders is refused everywhere");
         }
     } else if facts.landlock_abi == 0 {
-        say("writing to named pipes and devices outside, for the kernel has no Landlock");
+        say("writing to named pipes outside, for the kernel has no Landlock");
+    } else if !uses_landlock(facts, namespaces) {
+        say("writing to named pipes outside, for Landlock 1 would refuse moves between folders");
     }
     if !facts.own_proc.is_assumed() && namespaces {
         say("/proc is empty, for the host refuses a new one");
     }
     if !facts.listener.is_assumed() {
         say("UNIX sockets can't be used at all, for no seccomp listener can be had");
-    }
-    if policy.network == Network::Host && facts.landlock_abi < 6 {
-        say("abstract UNIX sockets of the host");
+    } else if !supervised(facts, namespaces) {
+        say("UNIX sockets can't be used at all, for a path can't be judged without /proc");
     }
     missing
 }
+
+#[cfg(test)]
+mod tests;

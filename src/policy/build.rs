@@ -120,6 +120,7 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
         builder.refuse_profiles_behind_links(&user_files)?;
         builder.grant_git_directories();
         builder.protect_names(&settings)?;
+        builder.protect_logs(request);
         builder.protect_git(request);
         for file in &user_files {
             builder.protect(file, &Origin::Argument);
@@ -127,7 +128,17 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
         builder.pin();
     }
     builder.hide(request, &settings)?;
-    let visible = builder.visible(&settings)?;
+    let mut visible = builder.visible(&settings)?;
+    let in_scratch = SCRATCH
+        .iter()
+        .any(|scratch| builder.workspace.starts_with(scratch));
+    if request.mode == Mode::ReadOnly && in_scratch {
+        // The private folder would hide what the commands are about.
+        visible.push(Place {
+            path: builder.workspace.clone(),
+            origin: Origin::Workspace,
+        });
+    }
     let policy = Policy {
         mode: request.mode,
         workspace: builder.workspace,
@@ -334,6 +345,15 @@ impl Builder {
                     pointer.git_dir
                 ));
             }
+        }
+    }
+
+    /// The logs of sessions say which mode holds, wherever they are kept.
+    fn protect_logs(&mut self, request: &PolicyRequest<'_>) {
+        if let Some(home) = (request.variable)("DSH_HOME")
+            && Path::new(&home).is_absolute()
+        {
+            self.protect(Path::new(&home), &Origin::Builtin);
         }
     }
 
@@ -617,16 +637,6 @@ impl Builder {
             found.push(Place {
                 path,
                 origin: setting.origin.clone(),
-            });
-        }
-        // A workspace that nothing makes writable would vanish behind what is private.
-        let private = SCRATCH
-            .iter()
-            .any(|scratch| self.workspace.starts_with(scratch));
-        if private && self.roots.is_empty() {
-            found.push(Place {
-                path: self.workspace.clone(),
-                origin: Origin::Workspace,
             });
         }
         Ok(found)

@@ -3,6 +3,9 @@
 //! Rule: a name is in this table or it is an error in the profile, so that no refusal is lost to a
 //! typing error.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 /// The number of a system call on this machine; `None` when this machine has no call of that name.
 pub fn number(name: &str) -> Option<i64> {
     find(name).flatten()
@@ -14,15 +17,13 @@ pub fn is_known(name: &str) -> bool {
 }
 
 fn find(name: &str) -> Option<Option<i64>> {
-    EVERYWHERE
-        .iter()
-        .chain(X86_64)
-        .find(|(known, _)| known.strip_prefix("SYS_") == Some(name))
-        .map(|(_, number)| *number)
-        .or_else(|| {
-            let young = YOUNG.iter().find(|(known, _)| *known == name);
-            young.map(|(_, number)| Some(*number))
-        })
+    static TABLE: LazyLock<HashMap<&str, Option<i64>>> = LazyLock::new(|| {
+        let here = EVERYWHERE.iter().chain(X86_64);
+        here.map(|(name, number)| (name.strip_prefix("SYS_").unwrap_or(name), *number))
+            .chain(YOUNG.iter().map(|(name, number)| (*name, Some(*number))))
+            .collect()
+    });
+    TABLE.get(name).copied()
 }
 
 /// Calls that the `libc` crate doesn't name yet. Since 5.1 the numbers are the same on every machine.

@@ -135,8 +135,8 @@ pub struct Policy {
     pub protected_links: Vec<Place>,
     /// Existing paths that can't be read: secrets.
     pub hidden: Vec<Place>,
-    /// Existing paths below private folders that stay visible: some of `/run`, and a workspace that lies in
-    /// one and isn't writable. Such a path may itself be a link that leaves `/run`.
+    /// Existing paths below private folders that stay visible: below `/run`, and in read-only mode the
+    /// workspace. Such a path may itself be a link that leaves `/run`.
     pub visible: Vec<Place>,
     /// The caller's home, which `~` means in profiles; not canonical.
     #[serde(serialize_with = "lossy_option")]

@@ -220,7 +220,7 @@ pub fn load(file: &Path) -> Result<Arc<Profile>, NeverRan> {
 /// # Errors
 /// Something in it is unknown, of a wrong type or impossible: the text says where and what to do.
 pub fn parse(file: &str, text: &str) -> Result<Profile, NeverRan> {
-    let source = Source { file, text };
+    let source = Source::new(file, text);
     let raw: Raw = toml::from_str(text).map_err(|error| source.syntax(&error))?;
     source.check(raw)
 }
@@ -348,15 +348,20 @@ struct RawEnvironment {
 /// A file being checked.
 struct Source<'a> {
     file: &'a str,
-    text: &'a str,
+    /// Where lines end.
+    ends: Vec<usize>,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    fn new(file: &'a str, text: &'a str) -> Source<'a> {
+        let ends = text.match_indices('\n').map(|(at, _)| at).collect();
+        Source { file, ends }
+    }
+
     fn origin(&self, span: &Range<usize>) -> Origin {
-        let before = self.text.as_bytes().iter().take(span.start);
         Origin::Profile {
             file: self.file.to_owned(),
-            line: 1 + before.filter(|byte| **byte == b'\n').count(),
+            line: 1 + self.ends.partition_point(|end| *end < span.start),
         }
     }
 

@@ -15,7 +15,7 @@ pub use notify::{
 };
 pub use process::{
     Child, close_all_but, close_all_from, close_from, execve, exit_now, fork, fork_into,
-    landlock_abi, loopback_up, place_descriptor, reset_signals, spawn_in_place,
+    is_single_threaded, landlock_abi, loopback_up, place_descriptor, reset_signals,
 };
 pub use sockets::{connect, unix_sockets_by_file};
 pub use tree::{MountAttributes, set_mount_attributes};

@@ -24,6 +24,11 @@ pub fn fork() -> Result<Child, Errno> {
     fork_into(0)
 }
 
+/// Whether this process has one thread, so that a fork of it may do anything.
+pub fn is_single_threaded() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+}
+
 /// `clone(2)` as a fork of a process that has one thread, with namespace flags (`CLONE_NEW*`).
 ///
 /// # Errors
@@ -34,26 +39,11 @@ pub fn fork_into(namespaces: libc::c_int) -> Result<Child, Errno> {
     // and its inits, the only callers, are single-threaded, so no lock is held by a thread that the
     // child lacks.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
-    match Errno::result(pid)? {
-        0 => Ok(Child::Here),
-        pid => Ok(Child::There(Pid::from_raw(pid as libc::pid_t))),
+    match libc::pid_t::try_from(Errno::result(pid)?) {
+        Ok(0) => Ok(Child::Here),
+        Ok(pid) => Ok(Child::There(Pid::from_raw(pid))),
+        Err(_) => Err(Errno::EOVERFLOW),
     }
-}
-
-/// Starts a process that runs `main` in this process's memory, on a stack of its own, while this one
-/// waits until it has become another program or ended (`clone(2)` with CLONE_VM and CLONE_VFORK). What
-/// `main` returns is its exit status.
-///
-/// # Errors
-/// What `clone(2)` says.
-pub fn spawn_in_place(mut main: impl FnMut() -> i32) -> Result<Pid, Errno> {
-    let mut stack = vec![0; 256 * 1024];
-    let flags = nix::sched::CloneFlags::CLONE_VM | nix::sched::CloneFlags::CLONE_VFORK;
-    let main: Box<dyn FnMut() -> isize + '_> =
-        Box::new(move || isize::try_from(main()).unwrap_or(1));
-    // SAFETY: this process has one thread and is stopped until the child has left the shared memory, so
-    // stack, closure and everything that it borrows outlive the child's use, and nothing runs beside it.
-    unsafe { nix::sched::clone(main, &mut stack, flags, Some(libc::SIGCHLD)) }
 }
 
 /// `execve(2)`. Returns only when it failed.
@@ -152,7 +142,8 @@ pub fn loopback_up() -> Result<(), Errno> {
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name[0] = b'l' as libc::c_char;
     request.ifr_name[1] = b'o' as libc::c_char;
-    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    request.ifr_ifru.ifru_flags =
+        libc::c_short::try_from(libc::IFF_UP | libc::IFF_RUNNING).map_err(|_| Errno::EINVAL)?;
     // SAFETY: the request names an interface with a terminated name and carries flags, as
     // SIOCSIFFLAGS reads it.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };

@@ -33,6 +33,7 @@ pub struct BoundSocket {
 /// What the netlink socket says; `ENOENT` where the kernel has no `unix_diag`.
 pub fn unix_sockets_by_file() -> Result<impl Iterator<Item = BoundSocket>, Errno> {
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+    const UNIX: u8 = 1; // AF_UNIX, in its netlink width
     const BY_FAMILY: u16 = 20;
     const DUMP: u16 = 0x301; // NLM_F_REQUEST | NLM_F_DUMP
     const SHOW_FILE: u32 = 2;
@@ -53,7 +54,7 @@ pub fn unix_sockets_by_file() -> Result<impl Iterator<Item = BoundSocket>, Errno
     for word in [40u32, u32::from(BY_FAMILY) | (u32::from(DUMP) << 16), 1, 0] {
         request.extend(word.to_ne_bytes());
     }
-    request.extend([libc::AF_UNIX as u8, 0, 0, 0]);
+    request.extend([UNIX, 0, 0, 0]);
     for word in [u32::MAX, 0, SHOW_FILE, 0, 0] {
         request.extend(word.to_ne_bytes());
     }

@@ -126,6 +126,7 @@ impl Executor for Fake {
                 .collect(),
             stdin: request.stdin,
             owner: request.owner,
+            policy: None,
         })
     }
 
@@ -227,6 +228,7 @@ pub fn exited(code: i32) -> Finished {
 
 pub fn report(mode: Mode, denials: Vec<Fact>) -> SandboxReport {
     SandboxReport {
+        changed: Vec::new(),
         mode,
         level: mode.is_confined().then_some(Level::Full),
         missing: Vec::new(),

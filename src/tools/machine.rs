@@ -28,15 +28,21 @@ pub fn finished(finished: &Finished) -> Value {
     })
 }
 
-/// What the confinement has to say: `{mode, enforcement, missing, denied, denials}`.
+/// What the confinement has to say: `{mode, enforcement, missing, denied, denials}`, and `changed`, a list
+/// of paths, when there is any.
 pub fn report(report: &SandboxReport) -> Value {
-    json!({
+    let mut value = json!({
         "mode": report.mode,
         "enforcement": report.level.as_ref().map(level),
         "missing": report.missing,
         "denied": report.denied(),
         "denials": report.denials.iter().map(fact).collect::<Vec<_>>(),
-    })
+    });
+    if !report.changed.is_empty() {
+        let changed = report.changed.iter().map(|changed| path(changed));
+        value["changed"] = changed.collect();
+    }
+    value
 }
 
 /// One denial fact: `{class, operation, path, address, errno, allowedUnder, evidence, confidence,

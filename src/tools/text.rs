@@ -110,6 +110,12 @@ pub fn markers(report: &SandboxReport, escalation_advertised: bool) -> Vec<Strin
         }
     }
     lines.append(&mut facts);
+    for path in report.changed.iter().take(MAX_FACTS) {
+        lines.push(format!(
+            "[sandbox: changed protected path {}; look at it before anything outside the sandbox uses it]",
+            visible_line(&path.to_string_lossy())
+        ));
+    }
     let curable = report
         .denials
         .iter()

@@ -128,6 +128,42 @@ class Elicitation(Case):
         self.assertEqual([event["outcome"] for event in resolved], ["cancelled"])
 
 
+class Declared(RawCase):
+    async def test_only_a_client_that_declares_forms_is_asked(self):
+        for version, elicitation, is_asked in (
+            ("2025-06-18", {}, True),
+            ("2025-11-25", {"form": {}}, True),
+            ("2025-11-25", {"form": {}, "url": {}}, True),
+            ("2025-11-25", {"url": {}}, False),
+            ("2025-11-25", None, False),
+            ("2025-03-26", {}, False),
+        ):
+            server = await self.start()
+            capabilities = {} if elicitation is None else {"elicitation": elicitation}
+            params = {**INITIALIZE["params"], "protocolVersion": version, "capabilities": capabilities}
+            call = self.call(
+                1,
+                f"touch '{self.workspace}/made'",
+                sandbox_permissions="workspace-write",
+                justification="The test needs it",
+            )
+            await server.send({**INITIALIZE, "params": params}, INITIALIZED)
+            await server.answer("hello")
+            await server.send(call)
+            message = await server.receive()
+            self.assertEqual(message.get("method") == "elicitation/create", is_asked, (version, elicitation))
+            if is_asked:
+                # A client that can't ask after all.
+                error = {"code": -32603, "message": "nobody is there"}
+                await server.send({"jsonrpc": "2.0", "id": message["id"], "error": error})
+                message = await server.answer(1)
+            self.assertEqual(
+                message["result"]["content"][0]["text"],
+                'sandbox escalation to "workspace-write" requires approval, but no approval channel is available',
+            )
+        self.assertFalse((self.workspace / "made").exists())
+
+
 class State(Case):
     """The sealed state of the era without server requests, as a client that lies would use it."""
 
@@ -239,7 +275,7 @@ class OutOfBand(Case):
                     )
         resolved = [event for event in self.events() if event["type"] == "approval/resolved"]
         for event in resolved:
-            self.assertRegex(event["by"], r"^\S+ \(uid \d+\) by cofferdam (approve|reject), pid \d+$")
+            self.assertRegex(event["by"], r"^\S+ \(uid \d+\) by cofferdam (approve|reject), pid \d+, (at \S+|without a terminal)$")
         self.assertEqual(self.run_cofferdam("approvals").stdout, "nothing waits\n")
 
     async def test_a_command_of_the_server_can_neither_see_nor_answer_the_question(self):

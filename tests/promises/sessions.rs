@@ -518,3 +518,24 @@ fn a_killed_cell_is_replaced_for_the_next_call() {
         });
     });
 }
+
+#[test]
+fn text_of_any_length_runs_in_a_session_that_has_run_before() {
+    ordinary(|world| {
+        let bench = bench(world);
+        world.block_on(async {
+            for length in [10, 200_000, 10, 3_000_000] {
+                let text = format!(
+                    ": {}\necho $((40 + 2)); ls /proc/self/fd | wc -l",
+                    "x".repeat(length)
+                );
+                let done = bench.sh("a", &text).await;
+                assert_eq!(
+                    (done.stdout.text.as_str(), done.stderr.text.as_str()),
+                    ("42\n4\n", "")
+                );
+            }
+            bench.executor.shutdown().await;
+        });
+    });
+}

@@ -1145,3 +1145,35 @@ fn builtin_line(mode: &str, line: &str) -> (String, usize) {
     let at = text.lines().position(|other| other.trim() == line).unwrap();
     (name, at + 1)
 }
+
+#[test]
+fn a_read_only_workspace_in_a_private_folder_shows_and_one_elsewhere_needs_nothing() {
+    let private = tempfile::tempdir_in("/tmp").unwrap();
+    let workspace = fs::canonicalize(private.path()).unwrap();
+    let shown = policy(&PolicyRequest::new(Mode::ReadOnly, &workspace));
+    let place = Place {
+        path: workspace.clone(),
+        origin: Origin::Workspace,
+    };
+    assert!(shown.visible.contains(&place), "{:?}", shown.visible);
+    assert_eq!(
+        shown.access(&workspace.join("file")),
+        Access {
+            read: true,
+            write: false,
+            rule: Rule::Visible(place.clone()),
+        }
+    );
+    assert!(may_write(
+        &policy(&PolicyRequest::new(WRITE, &workspace)),
+        workspace.join("file")
+    ));
+    let world = World::new();
+    let elsewhere = world.policy(Mode::ReadOnly);
+    assert!(
+        elsewhere
+            .visible
+            .iter()
+            .all(|place| place.origin != Origin::Workspace)
+    );
+}
