@@ -101,6 +101,9 @@ fn prepare(to_command: OwnedFd, plan: &Plan, place: &Place<'_>) -> Result<Prepar
     prctl::set_pdeathsig(when_the_cell_dies).step(Kind::SetUp, "set the parent-death signal")?;
     prctl::set_dumpable(false).step(Kind::SetUp, "set not dumpable")?;
     match plan.tree {
+        Tree::PidNamespace { .. } if std::process::id() != 1 => {
+            return Err(Failure::new(Kind::Clone, "become pid 1", Errno::ESRCH));
+        }
         Tree::PidNamespace { proc } => mount_proc(proc)?,
         Tree::Subreaper => {
             prctl::set_child_subreaper(true).step(Kind::SetUp, "become a subreaper")?;

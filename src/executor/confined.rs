@@ -31,7 +31,7 @@ use crate::executor::supervised::{Settings, Spills, Supervised, Supervising};
 use crate::executor::{Captured, Live, SandboxReport, Stream};
 use crate::host::binary;
 use crate::host::disk::HostDisk;
-use crate::host::facts::{Availability, HostFacts};
+use crate::host::facts::{Availability, HostFacts, MountTable};
 use crate::mode::{Mode, ModeSource};
 use crate::outcome::{Ended, NeverRan, NeverRanCode, errno_name};
 use crate::output::{SpillDir, lock};
@@ -93,6 +93,7 @@ impl Confined {
             confinement,
             spills: Arc::clone(&spills),
             facts: Mutex::new(HostFacts::read()),
+            mount_table: MountTable::watch(),
             sessions: Mutex::default(),
             proven: AtomicBool::new(false),
             ahead: Mutex::default(),
@@ -155,6 +156,7 @@ struct InCells {
     confinement: Confinement,
     spills: Arc<Spills>,
     facts: Mutex<HostFacts>,
+    mount_table: MountTable,
     sessions: Mutex<HashMap<Key, Arc<Session>>>,
     /// A command has run in all that was planned: from now on nothing is given up.
     proven: AtomicBool,
@@ -182,7 +184,7 @@ impl Launcher for InCells {
         }
         // Each round but the last learns one thing that the host refuses.
         for _ in 0..4 {
-            let facts = lock(&self.facts).clone();
+            let facts = self.facts_now();
             let prepared = self.prepare(spec, &facts)?;
             match self.launch_once(spec, prepared).await? {
                 Ok(launched) => return Ok(launched),
@@ -245,6 +247,14 @@ struct Prepared {
 }
 
 impl InCells {
+    fn facts_now(&self) -> HostFacts {
+        let mut facts = lock(&self.facts);
+        if self.mount_table.has_changed() {
+            facts.mount_table += 1;
+        }
+        facts.clone()
+    }
+
     fn policy(&self, mode: Mode, workspace: &Path) -> Result<Policy, NeverRan> {
         let request = PolicyRequest {
             extra_writable: &self.confinement.writable,

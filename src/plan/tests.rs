@@ -19,6 +19,7 @@ fn host(landlock_abi: u32) -> HostFacts {
         landlock_abi,
         namespaces: Availability::Assumed,
         own_proc: Availability::Assumed,
+        mount_table: 0,
         listener: Availability::Assumed,
     }
 }
