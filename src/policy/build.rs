@@ -830,7 +830,7 @@ impl Builder {
     /// What lies in private scratch isn't there to be hidden, unless a root shows through.
     fn push_hidden(&mut self, path: PathBuf, origin: &Origin) {
         let private = SCRATCH.iter().any(|scratch| path.starts_with(scratch));
-        if !private || self.root_above(&path).is_some() || path == self.workspace {
+        if !private || self.root_above(&path).is_some() || path.starts_with(&self.workspace) {
             self.hidden.push(Place {
                 path,
                 origin: origin.clone(),
