@@ -162,13 +162,16 @@ struct InCells {
     facts: Mutex<HostFacts>,
     mount_table: MountTable,
     /// The policies of the last commands, by session, mode and workspace.
-    policies: Mutex<HashMap<(Option<String>, Mode, PathBuf), Arc<Policy>>>,
+    policies: Mutex<HashMap<PolicyKey, Arc<Policy>>>,
     sessions: Mutex<HashMap<Key, Arc<Session>>>,
     /// A command has run in all that was planned: from now on nothing is given up.
     proven: AtomicBool,
     /// A cell that was forked ahead.
     ahead: Mutex<Option<Ahead>>,
 }
+
+/// Session, mode and workspace.
+type PolicyKey = (Option<String>, Mode, PathBuf);
 
 /// The session, and whether it has a network namespace of its own.
 type Key = (Option<String>, bool);
