@@ -45,6 +45,7 @@ pub fn fork_ahead(own_network: bool) -> Option<Ahead> {
         namespaces: true,
         own_network,
         prepare: false,
+        only_one: true,
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
         remove_at_end: Vec::new(),

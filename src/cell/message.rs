@@ -20,6 +20,8 @@ pub(crate) struct SetUp {
     pub own_network: bool,
     /// Keep an init ready for the next command: a session of many.
     pub prepare: bool,
+    /// The session is one of a single command.
+    pub only_one: bool,
     /// The caller's user, kept inside.
     pub uid: u32,
     /// The caller's group, kept inside.

@@ -49,6 +49,8 @@ struct Cell {
     /// The view that the cell is in.
     at: Option<ViewId>,
     ready: Option<Ready>,
+    /// A command was started before.
+    launched: bool,
     pid: u32,
     notes: Vec<String>,
 }
@@ -220,6 +222,7 @@ impl Cell {
             views,
             at: None,
             ready: None,
+            launched: false,
             pid: std::process::id(),
             notes,
         })
@@ -283,6 +286,7 @@ impl Cell {
             return Ok(ready.init);
         }
         let ready = self.prepare(plan)?;
+        self.launched = true;
         ready
             .go(&launch.go, control, &of_command)
             .step(Kind::SetUp, "ask an init")?;
@@ -318,6 +322,10 @@ impl Cell {
     /// as long as this one runs.
     fn fork_init(&self, tree: Tree, keep: &[BorrowedFd<'_>]) -> Result<Child, Failure> {
         let namespaces = match tree {
+            // The one command of a session may have the view itself.
+            Tree::PidNamespace { .. } if self.setup.only_one && !self.launched => {
+                libc::CLONE_NEWPID
+            }
             Tree::PidNamespace { .. } => libc::CLONE_NEWPID | libc::CLONE_NEWNS,
             Tree::Subreaper => 0,
         };

@@ -515,6 +515,7 @@ impl InCells {
             namespaces: prepared.planned.plan.view.is_some(),
             own_network: prepared.planned.plan.own_network,
             prepare: self.confinement.prepare,
+            only_one: !self.confinement.prepare,
             uid: facts.uid,
             gid: facts.gid,
             remove_at_end: self.left_behind(prepared)?,

@@ -90,16 +90,12 @@ pub const BY_ARGUMENT: [(&str, &str, &str); 20] = [
 const CHANGES_OWNER: &str = "to another owner than the caller, who isn't root";
 const SETS_ID: &str = "with a set-user-id or set-group-id bit, by root in folders of others";
 
-/// The programs that refuse calls, one for each errno, and one for foreign calling conventions.
+/// The programs that refuse calls: one by number, foreign calling conventions included, and one by argument.
 ///
 /// # Errors
-/// The policy names a call that has no number here.
+/// The policy names an errno that isn't one, or a rule can't be built.
 pub fn refusals(policy: &Policy, allowed: Arguments) -> Result<Vec<Vec<u64>>, PlanError> {
-    let mut by_errno: BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
-    let permission = by_errno.entry(libc::EPERM.unsigned_abs()).or_default();
-    for (call, rules) in by_argument(allowed)? {
-        permission.insert(call, rules);
-    }
+    let mut by_errno: BTreeMap<u32, u32> = BTreeMap::new();
     for group in &policy.refused_calls {
         let errno = match group.errno.as_str() {
             "EPERM" => libc::EPERM,
@@ -109,28 +105,71 @@ pub fn refusals(policy: &Policy, allowed: Arguments) -> Result<Vec<Vec<u64>>, Pl
         for name in &group.calls {
             // A call that this architecture never had needs no refusal.
             if let Some(number) = calls::number(name) {
-                by_errno
-                    .entry(errno.unsigned_abs())
-                    .or_default()
-                    .insert(number, Vec::new());
+                by_errno.insert(number_of(number), errno.unsigned_abs());
             }
         }
     }
-    let mut programs = vec![native_only()];
-    for (errno, rules) in by_errno {
-        let filter = SeccompFilter::new(
-            rules,
-            SeccompAction::Allow,
-            SeccompAction::Errno(errno),
-            ARCH.0,
-        )
-        .map_err(|error| PlanError::Filter(error.to_string()))?;
-        let program: BpfProgram = filter
-            .try_into()
-            .map_err(|error: seccompiler::BackendError| PlanError::Filter(error.to_string()))?;
-        programs.push(refuse_foreign(program)?);
+    let filter = SeccompFilter::new(
+        by_argument(allowed)?,
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EPERM.unsigned_abs()),
+        ARCH.0,
+    )
+    .map_err(|error| PlanError::Filter(error.to_string()))?;
+    let program: BpfProgram = filter
+        .try_into()
+        .map_err(|error: seccompiler::BackendError| PlanError::Filter(error.to_string()))?;
+    Ok(vec![by_number(&by_errno), refuse_foreign(program)?])
+}
+
+/// Refuses calls by number: a search tree, for the kernel walks the program once for each call that there is
+/// when it is installed.
+fn by_number(refused: &BTreeMap<u32, u32>) -> Vec<u64> {
+    let mut ranges: Vec<Range> = Vec::new();
+    for (number, errno) in refused {
+        match ranges.last_mut() {
+            Some(last) if last.errno == *errno && last.end + 1 == *number => last.end = *number,
+            _ => ranges.push(Range {
+                start: *number,
+                end: *number,
+                errno: *errno,
+            }),
+        }
     }
-    Ok(programs)
+    let mut program = native_only();
+    // Its last word lets everything native through.
+    program.pop();
+    search(&ranges, &mut program);
+    program
+}
+
+/// Calls with neighbouring numbers that are refused with one errno.
+#[derive(Clone, Copy)]
+struct Range {
+    start: u32,
+    end: u32,
+    errno: u32,
+}
+
+fn search(ranges: &[Range], program: &mut Vec<u64>) {
+    const LEAF: usize = 3;
+    if ranges.len() <= LEAF {
+        for range in ranges {
+            program.push(jump_if_at_least(range.start, 0, 2));
+            program.push(jump_if_at_least(range.end + 1, 1, 0));
+            program.push(answer(libc::SECCOMP_RET_ERRNO | range.errno));
+        }
+        program.push(answer(libc::SECCOMP_RET_ALLOW));
+        return;
+    }
+    let (left, right) = ranges.split_at(ranges.len() / 2);
+    let mut below = Vec::new();
+    search(left, &mut below);
+    // To the right through a long jump: a conditional one reaches 255 words.
+    program.push(jump_if_at_least(right[0].start, 0, 1));
+    program.push(jump(u32::try_from(below.len()).unwrap_or(u32::MAX)));
+    program.extend(below);
+    search(right, program);
 }
 
 /// The program whose calls the command's init answers: every `connect`, and `sendto` with an address.
@@ -142,8 +181,8 @@ pub fn supervision() -> Vec<u64> {
         jump_if_equal(ARCH.1, 1, 0),
         answer(libc::SECCOMP_RET_ALLOW),
         load(CALL_AT),
-        jump_if_equal(number(libc::SYS_connect), 7, 0),
-        jump_if_equal(number(libc::SYS_sendto), 1, 0),
+        jump_if_equal(number_of(libc::SYS_connect), 7, 0),
+        jump_if_equal(number_of(libc::SYS_sendto), 1, 0),
         answer(libc::SECCOMP_RET_ALLOW),
         load(address_low),
         jump_if_equal(0, 0, 3),
@@ -333,6 +372,10 @@ fn jump_if_at_least(k: u32, jump_true: u8, jump_false: u8) -> u64 {
     instruction(0x35, jump_true, jump_false, k) // BPF_JMP | BPF_JGE | BPF_K
 }
 
+fn jump(words: u32) -> u64 {
+    instruction(0x05, 0, 0, words) // BPF_JMP | BPF_JA
+}
+
 fn answer(action: u32) -> u64 {
     instruction(0x06, 0, 0, action) // BPF_RET | BPF_K
 }
@@ -341,7 +384,7 @@ fn refuse(errno: libc::c_int) -> u64 {
     answer(libc::SECCOMP_RET_ERRNO | errno.unsigned_abs())
 }
 
-fn number(call: libc::c_long) -> u32 {
+fn number_of(call: libc::c_long) -> u32 {
     u32::try_from(call).unwrap_or(u32::MAX)
 }
 
