@@ -14,7 +14,7 @@ mod tasks;
 pub mod text;
 
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +26,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use arguments::{Kind, Param, schema, violations};
+pub(crate) use bash::{describe, note};
 pub use prompt::{AnnounceMode, Section};
 
 use crate::approval::{Answerer, Refusal};
