@@ -268,7 +268,11 @@ mod tests {
 
     #[test]
     fn a_list_that_begins_with_never_keeps_no_record() {
-        for channels in [&[][..], &[Channel::Never], &[Channel::Never, Channel::Terminal]] {
+        for channels in [
+            &[][..],
+            &[Channel::Never],
+            &[Channel::Never, Channel::Terminal],
+        ] {
             let begun = Recorded::begin(channels, Path::new("/w"), Mode::ReadOnly).unwrap();
             assert!(begun.is_none());
         }
