@@ -18,8 +18,7 @@ enum Command {
     /// Say what a mode allows at a path, and which rule decides.
     Explain(cli::explain::Args),
     /// Look at profiles.
-    #[command(subcommand)]
-    Profile(Profile),
+    Profile(cli::profile::Args),
     /// Look at sessions and switch their mode.
     Session(cli::session::Args),
     /// List what was run, refused, asked and granted, and by whom.
@@ -35,12 +34,6 @@ enum Command {
     Approve(cli::approvals::AnswerArgs),
     /// Reject one waiting escalation.
     Reject(cli::approvals::AnswerArgs),
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum Profile {
-    /// Print a mode's policy, resolved.
-    Show(cli::profile::Args),
 }
 
 fn main() -> ExitCode {
@@ -107,7 +100,7 @@ fn run(command: Command, ahead: Option<cofferdam::Ahead>) -> anyhow::Result<Exit
     match command {
         Command::Doctor(args) => cli::doctor::run(&args),
         Command::Explain(args) => cli::explain::run(&args),
-        Command::Profile(Profile::Show(args)) => cli::profile::run(&args),
+        Command::Profile(args) => cli::profile::run(&args),
         Command::Session(args) => cli::session::run(&args),
         Command::Audit(args) => cli::audit::run(&args),
         Command::Classify(args) => cli::classify::run(&args),

@@ -12,8 +12,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use rustix::process::{WaitOptions, WaitStatus};
 
 use super::last_steps::{self, FromChild};
 use super::message::{Attend, Failure, FailureKind as Kind, Report, Step};
@@ -292,23 +292,20 @@ impl<'a> Command<'a> {
             self.cell_gone |= signal.ssi_signo == Signal::SIGTERM as u32;
         }
         loop {
-            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, status)) => self.note(pid, Ended::Exited(status)),
-                Ok(WaitStatus::Signaled(pid, signal, _)) => {
-                    self.note(pid, Ended::Signalled(signal as i32));
-                }
-                Ok(WaitStatus::StillAlive) => return Left::Something,
-                Ok(_) => {}
-                // A real-time signal has no name in nix, and the process is reaped all the same.
-                Err(Errno::EINVAL) => {}
+            // Not nix's, which has no value for an end by a real-time signal.
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => self.note(pid, status),
+                Ok(None) => return Left::Something,
                 Err(_) => return Left::Nothing,
             }
         }
     }
 
-    fn note(&mut self, pid: Pid, ended: Ended) {
-        if pid == self.main {
-            self.ended = Some(ended);
+    fn note(&mut self, pid: rustix::process::Pid, status: WaitStatus) {
+        if pid.as_raw_nonzero().get() == self.main.as_raw() {
+            let exited = status.exit_status().map(Ended::Exited);
+            let ended = exited.or_else(|| status.terminating_signal().map(Ended::Signalled));
+            self.ended = ended.or(self.ended);
         }
     }
 
@@ -333,8 +330,9 @@ impl<'a> Command<'a> {
             self.signal_all(Signal::SIGKILL);
             match self.tree {
                 Tree::PidNamespace { .. } => {
-                    while let Ok(status) = waitpid(None, None) {
-                        self.note_status(status);
+                    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::empty())
+                    {
+                        self.note(pid, status);
                     }
                     return;
                 }
@@ -345,18 +343,6 @@ impl<'a> Command<'a> {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
-        }
-    }
-
-    fn note_status(&mut self, status: WaitStatus) {
-        match status {
-            WaitStatus::Exited(pid, status) => self.note(pid, Ended::Exited(status)),
-            WaitStatus::Signaled(pid, signal, _) => self.note(pid, Ended::Signalled(signal as i32)),
-            WaitStatus::Stopped(..)
-            | WaitStatus::PtraceEvent(..)
-            | WaitStatus::PtraceSyscall(_)
-            | WaitStatus::Continued(_)
-            | WaitStatus::StillAlive => {}
         }
     }
 }

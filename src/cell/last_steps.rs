@@ -75,9 +75,13 @@ fn enter(go: &Go, descriptors: Vec<OwnedFd>, to_init: &OwnedFd) -> Result<OwnedF
         .step(Kind::Workdir, "enter the working directory")
         .map_err(|failure| failure.about(go.workdir.to_bytes()))?;
     place_stdio(go, &descriptors)?;
-    let moved = rustix::io::fcntl_dupfd_cloexec(to_init, ABOVE).step(Kind::SetUp, "dup")?;
+    let above = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, ABOVE).step(Kind::SetUp, "dup");
+    let moved = above(to_init)?;
+    let script = descriptors.get(3).map(above).transpose()?;
+    // They may have come in at the very number that the script is wanted at.
+    drop(descriptors);
     sys::close_from(3).step(Kind::SetUp, "close_range")?;
-    if let (Some(script), Some(at)) = (descriptors.get(3), go.script_at) {
+    if let (Some(script), Some(at)) = (&script, go.script_at) {
         sys::place_descriptor(script, at).step(Kind::SetUp, "dup2")?;
     }
     Ok(moved)

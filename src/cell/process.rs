@@ -11,8 +11,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
+use rustix::process::WaitOptions;
 
 use super::init;
 use super::message::{
@@ -143,7 +144,7 @@ fn serve() -> Result<(), Failure> {
         // It may have ended by itself.
         kill(command.init, end).or_else(ignore_gone).ok();
     }
-    while waitpid(None, None).is_ok() {}
+    while rustix::process::wait(WaitOptions::empty()).is_ok() {}
     match &cell {
         Ok(cell) if !in_good_order => cell.clean_up(),
         Ok(_) | Err(_) => Ok(()),
@@ -179,12 +180,11 @@ fn hygiene() -> Result<OwnedFd, Failure> {
 
 fn reap(running: &mut Vec<Running>) {
     loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => {
-                running.retain(|command| command.init != pid);
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, _))) => {
+                running.retain(|command| command.init.as_raw() != pid.as_raw_nonzero().get());
             }
-            Ok(WaitStatus::StillAlive) | Err(_) => return,
-            Ok(_) => {}
+            Ok(None) | Err(_) => return,
         }
     }
 }

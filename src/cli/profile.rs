@@ -115,6 +115,12 @@ fn as_text(built: &Built) -> Result<String, fmt::Error> {
             &policy.protected_links,
         )?;
         places(out, "hidden: can't be read", &policy.hidden)?;
+        if !policy.gaps.is_empty() {
+            writeln!(out, "\nnot guarded, for there is too much of it")?;
+        }
+        for gap in &policy.gaps {
+            writeln!(out, "  {gap}")?;
+        }
         writeln!(out, "\nprivate to the session, writable")?;
         for path in &policy.scratch {
             writeln!(out, "  {}", shown(path))?;
@@ -129,8 +135,13 @@ fn as_text(built: &Built) -> Result<String, fmt::Error> {
         writeln!(out, "\nlimits")?;
         for (name, limit) in &settings.limits {
             let value = limit.value.map(|value| value.to_string());
-            let value = value.as_deref().unwrap_or("unlimited");
-            line(out, &format!("  {name}"), value, &origin(&limit.origin))?;
+            let each = if *name == "scratch_bytes" {
+                " in each private folder"
+            } else {
+                ""
+            };
+            let value = value.as_deref().unwrap_or("unlimited").to_owned() + each;
+            line(out, &format!("  {name}"), &value, &origin(&limit.origin))?;
         }
     }
     writeln!(

@@ -480,6 +480,7 @@ impl Backend {
             limits: Limits::default(),
             environment: Environment::default(),
             require: Require::Partial,
+            gaps: Vec::new(),
         }
     }
 }

@@ -87,8 +87,12 @@ pub fn facts(inputs: &Inputs<'_>) -> Vec<Fact> {
         // An address that isn't told adds nothing to one that is.
         let unnamed = |fact: &Fact| fact.path.is_none() && fact.address.is_none();
         let same = |old: &Fact| {
-            old.class == fact.class
-                && ((old.path == fact.path && old.address == fact.address) || unnamed(&fact))
+            let alike = old.class == fact.class
+                && ((old.path == fact.path && old.address == fact.address) || unnamed(&fact));
+            // What the kernel refused at a path, a program tells of in its own words.
+            let seen =
+                old.evidence == Evidence::Kernel && old.path.is_some() && old.path == fact.path;
+            alike || seen
         };
         if unique.len() < MAX_FACTS && !unique.iter().any(same) {
             unique.push(fact);
@@ -1038,6 +1042,7 @@ mod tests {
             },
             environment: Environment::default(),
             require: Require::Partial,
+            gaps: Vec::new(),
         }
     }
 

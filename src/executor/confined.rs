@@ -31,13 +31,13 @@ use crate::executor::supervised::{Settings, Spills, Supervised, Supervising};
 use crate::executor::{Captured, Live, SandboxReport, Stream};
 use crate::host::binary;
 use crate::host::disk::HostDisk;
-use crate::host::facts::{Availability, HostFacts};
+use crate::host::facts::{Availability, HostFacts, MountTable};
 use crate::mode::{Mode, ModeSource};
 use crate::outcome::{Ended, NeverRan, NeverRanCode, errno_name};
 use crate::output::{SpillDir, lock};
 use crate::plan::{Enforcement, Identities, Identity, Level, PlanError, Planned, plan};
 use crate::policy::build::PolicyRequest;
-use crate::policy::{Network, Policy, Require};
+use crate::policy::{Network, Policy, Require, new_repositories};
 use crate::request::{ExecRequest, ExecSpec};
 
 /// What a confined executor is made from.
@@ -93,6 +93,8 @@ impl Confined {
             confinement,
             spills: Arc::clone(&spills),
             facts: Mutex::new(HostFacts::read()),
+            mount_table: MountTable::watch(),
+            policies: Mutex::default(),
             sessions: Mutex::default(),
             proven: AtomicBool::new(false),
             ahead: Mutex::default(),
@@ -138,14 +140,17 @@ impl Supervising for Confined {
             .mode
             .unwrap_or((self.launcher.confinement.mode, ModeSource::Default));
         let workspace = settings.workspace(&request)?;
-        let policy = self.launcher.policy(mode.0, &workspace)?;
+        let session = request.session.clone();
+        let policy = self
+            .launcher
+            .policy(session.as_deref(), mode.0, &workspace)?;
         let rules = Rules {
             remove: &policy.environment.remove,
             keep: &policy.environment.keep,
             set: &policy.environment.set,
         };
         let mut spec = settings.spec(request, workspace, mode, rules)?;
-        spec.policy = Some(Arc::new(policy));
+        spec.policy = Some(policy);
         Ok(spec)
     }
 }
@@ -155,12 +160,18 @@ struct InCells {
     confinement: Confinement,
     spills: Arc<Spills>,
     facts: Mutex<HostFacts>,
+    mount_table: MountTable,
+    /// The policies of the last commands, by session, mode and workspace.
+    policies: Mutex<HashMap<PolicyKey, Arc<Policy>>>,
     sessions: Mutex<HashMap<Key, Arc<Session>>>,
     /// A command has run in all that was planned: from now on nothing is given up.
     proven: AtomicBool,
     /// A cell that was forked ahead.
     ahead: Mutex<Option<Ahead>>,
 }
+
+/// Session, mode and workspace.
+type PolicyKey = (Option<String>, Mode, PathBuf);
 
 /// The session, and whether it has a network namespace of its own.
 type Key = (Option<String>, bool);
@@ -182,7 +193,7 @@ impl Launcher for InCells {
         }
         // Each round but the last learns one thing that the host refuses.
         for _ in 0..4 {
-            let facts = lock(&self.facts).clone();
+            let facts = self.facts_now();
             let prepared = self.prepare(spec, &facts)?;
             match self.launch_once(spec, prepared).await? {
                 Ok(launched) => return Ok(launched),
@@ -197,6 +208,7 @@ impl Launcher for InCells {
     }
 
     async fn end_session(&self, session: &str) {
+        lock(&self.policies).retain(|(of, _, _), _| of.as_deref() != Some(session));
         let ended: Vec<_> = {
             let mut sessions = lock(&self.sessions);
             [true, false]
@@ -245,25 +257,48 @@ struct Prepared {
 }
 
 impl InCells {
-    fn policy(&self, mode: Mode, workspace: &Path) -> Result<Policy, NeverRan> {
+    fn facts_now(&self) -> HostFacts {
+        let mut facts = lock(&self.facts);
+        if self.mount_table.has_changed() {
+            facts.mount_table += 1;
+        }
+        facts.clone()
+    }
+
+    /// The policy of now, which keeps what that of the session's last command protected: a command can't
+    /// push it out of what is looked at.
+    fn policy(
+        &self,
+        session: Option<&str>,
+        mode: Mode,
+        workspace: &Path,
+    ) -> Result<Arc<Policy>, NeverRan> {
+        let key = (session.map(str::to_owned), mode, workspace.to_owned());
+        let earlier = lock(&self.policies).get(&key).cloned();
         let request = PolicyRequest {
             extra_writable: &self.confinement.writable,
             network: self.confinement.network,
             require: self.confinement.require,
             profile: self.confinement.profile.as_deref(),
+            earlier: earlier.as_deref(),
             ..PolicyRequest::new(mode, workspace)
         };
         let (policy, warnings) = Policy::build(&request)?;
         for warning in warnings {
             tracing::warn!("{warning}");
         }
+        let policy = match earlier {
+            Some(earlier) if *earlier == policy => earlier,
+            Some(_) | None => Arc::new(policy),
+        };
+        lock(&self.policies).insert(key, Arc::clone(&policy));
         Ok(policy)
     }
 
     fn prepare(&self, spec: &ExecSpec, facts: &HostFacts) -> Result<Prepared, NeverRan> {
         let policy = match &spec.policy {
             Some(policy) => Arc::clone(policy),
-            None => Arc::new(self.policy(spec.mode, &spec.workspace)?),
+            None => self.policy(spec.session.as_deref(), spec.mode, &spec.workspace)?,
         };
         let own_network = policy.network == Network::None;
         let session = Arc::clone(
@@ -798,10 +833,15 @@ impl InCell {
         // runs: from then on the command could write it.
         let guarded = self.guarded.iter();
         let replaced = guarded.filter(|(path, stamp)| stamp_of(path) != *stamp);
-        made.chain(moved.map(|(path, _)| path))
+        let mut changed: Vec<PathBuf> = made
+            .chain(moved.map(|(path, _)| path))
             .chain(replaced.map(|(path, _)| path))
             .cloned()
-            .collect()
+            .chain(new_repositories(&self.policy))
+            .collect();
+        changed.sort();
+        changed.dedup();
+        changed
     }
 
     async fn end(&mut self) -> Ended {

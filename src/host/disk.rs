@@ -499,6 +499,7 @@ mod tests {
             limits: Limits::default(),
             environment: Environment::default(),
             require: Require::Partial,
+            gaps: Vec::new(),
         };
         let told = |path: &str| -> Vec<PathBuf> {
             let stderr = format!("touch: cannot touch '{path}': Read-only file system\n");

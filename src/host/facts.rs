@@ -1,5 +1,9 @@
 //! What this host gives: read once, or learned when a set-up failed.
 
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Gid, Uid};
 
 use crate::sys;
@@ -19,6 +23,8 @@ pub struct HostFacts {
     pub own_proc: Availability,
     /// Whether a seccomp listener can be had.
     pub listener: Availability,
+    /// Changes of the mount table that were seen.
+    pub mount_table: u64,
 }
 
 /// Whether the host gives something.
@@ -42,6 +48,25 @@ impl Availability {
     }
 }
 
+/// Watches the mount table of this thread (`proc_pid_mountinfo(5)`).
+#[derive(Debug)]
+pub struct MountTable(Option<File>);
+
+impl MountTable {
+    /// Starts to watch. Without `/proc` no change is ever seen.
+    pub fn watch() -> MountTable {
+        MountTable(File::open("/proc/thread-self/mountinfo").ok())
+    }
+
+    /// Whether it has changed since the last look.
+    pub fn has_changed(&self) -> bool {
+        self.0.as_ref().is_some_and(|file| {
+            let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLPRI)];
+            poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        })
+    }
+}
+
 impl HostFacts {
     /// Reads what can be read, and assumes what only doing can tell.
     pub fn read() -> HostFacts {
@@ -52,6 +77,7 @@ impl HostFacts {
             namespaces: Availability::Assumed,
             own_proc: Availability::Assumed,
             listener: Availability::Assumed,
+            mount_table: 0,
         }
     }
 }

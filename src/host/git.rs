@@ -4,13 +4,17 @@
 //! command run a program (`core.fsmonitor`, filters, pagers). Everything that a repository says is a
 //! claim: it is read with a cap, and only ever used to protect more, unless both ends of a link agree.
 
-use std::collections::HashMap;
+mod index;
+
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
 
 use super::paths::{self, Stamp};
 
@@ -70,43 +74,75 @@ pub fn is_git_dir(folder: &Path) -> bool {
         && folder.join("refs").is_dir()
 }
 
+/// What a bounded look found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// What there is.
+    pub paths: Vec<PathBuf>,
+    /// Where the look ended before it had seen all that it is meant to see, a phrase each.
+    pub unseen: Vec<String>,
+}
+
+/// Where `commondir` in a git directory leads: git takes configuration and hooks from there.
+pub fn redirected(git_dir: &Path) -> Option<PathBuf> {
+    let content = paths::read_small(&git_dir.join("commondir"), POINTER_BYTES).ok()?;
+    paths::existing(&git_dir.join(one_path(&content))).filter(|path| path != git_dir)
+}
+
 /// The paths in a git directory through which it runs code for whoever uses git there, existing or not:
 /// its own, those of its linked worktrees and those of its submodules' git directories.
-pub fn sensitive_paths(git_dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut todo = vec![git_dir.to_owned()];
-    let mut git_dirs = 0;
-    while let Some(git_dir) = todo.pop() {
-        git_dirs += 1;
-        if git_dirs > GIT_DIRS_AT_MOST {
+pub fn sensitive_paths(git_dir: &Path) -> Looked {
+    let mut found = Looked::default();
+    let mut todo = VecDeque::from([git_dir.to_owned()]);
+    let mut left = GIT_DIRS_AT_MOST;
+    let mut cut = false;
+    while let Some(git_dir) = todo.pop_front() {
+        if left == 0 {
+            cut = true;
             break;
         }
-        // `commondir` and `gitdir` redirect git to another configuration.
+        left -= 1;
+        // `commondir` and `gitdir` redirect git to another configuration. A main git directory never has the
+        // former, so that its appearance tells of an attack.
         for name in ["hooks", "config", "config.worktree", "commondir"] {
-            found.push(git_dir.join(name));
+            found.paths.push(git_dir.join(name));
         }
-        found.push(git_dir.join("info/attributes"));
-        for worktree in folders_in(&git_dir.join("worktrees")) {
+        found.paths.push(git_dir.join("info/attributes"));
+        let worktrees = listing(&git_dir.join("worktrees"), Marks::Ignored);
+        cut |= worktrees.cut || worktrees.folders.len() > left;
+        for worktree in worktrees.folders.into_iter().take(left) {
+            left -= 1;
             for name in ["config.worktree", "commondir", "gitdir"] {
-                found.push(worktree.join(name));
+                found.paths.push(worktree.join(name));
             }
-            todo.extend(module_git_dirs(&worktree.join("modules")));
+            cut |= add_module_git_dirs(&worktree.join("modules"), &mut todo);
         }
-        todo.extend(module_git_dirs(&git_dir.join("modules")));
+        cut |= add_module_git_dirs(&git_dir.join("modules"), &mut todo);
+    }
+    if cut {
+        found.unseen.push(format!(
+            "hooks and configuration of the git directories below {git_dir:?} beyond the first \
+             {GIT_DIRS_AT_MOST}"
+        ));
     }
     found
 }
 
-/// Folders below `root` that are repositories of their own: the submodules that `.gitmodules` lists,
-/// and what a bounded look at the first two levels finds. Never more than [`NESTED_AT_MOST`].
+/// Folders below `root` that are repositories of their own, sorted: those that git knows as submodules at
+/// any depth, and what a bounded look at the first two levels finds. Never more than [`NESTED_AT_MOST`].
 ///
 /// The look is remembered for some seconds while `root` itself is unchanged, since it is made before every
 /// command and a large workspace doesn't change by itself.
-pub fn nested_repositories(root: &Path) -> Vec<PathBuf> {
-    type Known = HashMap<PathBuf, ([Option<Stamp>; 2], Instant, Vec<PathBuf>)>;
+pub fn nested_repositories(root: &Path) -> Looked {
+    type Known = HashMap<PathBuf, ([Option<Stamp>; 3], Instant, Looked)>;
     static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
     let stamp = |path: &Path| fs::symlink_metadata(path).ok().map(|meta| Stamp::of(&meta));
-    let stamps = [stamp(root), stamp(&root.join(".gitmodules"))];
+    let stamps = [
+        root.to_owned(),
+        root.join(".gitmodules"),
+        root.join(".git/index"),
+    ]
+    .map(|path| stamp(&path));
     // Each entry is whole by itself, so a panic elsewhere leaves nothing broken.
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((then, when, found)) = known().get(root)
@@ -128,51 +164,160 @@ pub fn nested_repositories(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn look_for_repositories(root: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+/// As [`nested_repositories`], always by a fresh look.
+pub fn look_for_repositories(root: &Path) -> Looked {
+    let mut found = Found::default();
+    // First what git itself follows: the rest is whatever somebody has put there.
+    for folder in known_to_git(root, &mut found.unseen) {
+        found.add(folder);
+    }
     let mut level = vec![root.to_owned()];
-    let mut budget = FOLDERS_AT_MOST;
-    for _ in 0..NESTED_DEPTH {
+    let mut left = FOLDERS_AT_MOST;
+    let (mut too_many, mut too_long) = (false, false);
+    for depth in 1..=NESTED_DEPTH {
         let mut below = Vec::new();
-        for folder in &level {
-            for child in folders_in(folder) {
-                if budget == 0 {
-                    break;
-                }
-                budget -= 1;
-                let name = child.file_name().unwrap_or_default();
-                if [".git", "node_modules", "target"]
-                    .iter()
-                    .any(|skip| name == *skip)
-                {
+        for folder in level {
+            if left == 0 {
+                too_many = true;
+                break;
+            }
+            let listing = listing(&folder, Marks::Looked);
+            too_long |= listing.cut;
+            too_many |= listing.folders.len() > left;
+            for (child, is_marked) in listing.folders.into_iter().zip(listing.marked).take(left) {
+                left -= 1;
+                let named = |name: &str| child.file_name().is_some_and(|own| own == name);
+                if named(".git") {
                     continue;
                 }
-                if fs::symlink_metadata(child.join(".git")).is_ok() {
-                    found.push(child.clone());
+                if is_marked {
+                    found.add(child.clone());
                 }
-                below.push(child);
+                if depth < NESTED_DEPTH && !LEFT_OUT.iter().any(|name| named(name)) {
+                    below.push(child);
+                }
             }
         }
         level = below;
     }
-    let mut at = 0;
-    let mut listing = submodules_in(root);
-    loop {
-        for folder in listing {
-            if found.len() < NESTED_AT_MOST
-                && !found.contains(&folder)
-                && fs::symlink_metadata(folder.join(".git")).is_ok()
-            {
-                found.push(folder);
-            }
-        }
-        found.truncate(NESTED_AT_MOST);
-        let Some(next) = found.get(at) else { break };
-        listing = submodules_in(next);
-        at += 1;
+    if too_many {
+        found.unseen.push(format!(
+            "hooks and configuration of repositories below {root:?} beyond its first \
+             {FOLDERS_AT_MOST} folders"
+        ));
     }
-    found.sort();
+    if too_long {
+        found.unseen.push(format!(
+            "hooks and configuration of repositories in folders below {root:?} of more than \
+             {NAMES_AT_MOST} names"
+        ));
+    }
+    if found.more {
+        found.unseen.push(format!(
+            "hooks and configuration of repositories below {root:?} beyond the first \
+             {NESTED_AT_MOST}"
+        ));
+    }
+    found.folders.sort();
+    Looked {
+        paths: found.folders,
+        unseen: found.unseen,
+    }
+}
+
+/// Repositories in the order in which they were found, each with those that its git knows.
+#[derive(Default)]
+struct Found {
+    folders: Vec<PathBuf>,
+    known: HashSet<PathBuf>,
+    unseen: Vec<String>,
+    more: bool,
+}
+
+impl Found {
+    fn add(&mut self, folder: PathBuf) {
+        let mut todo = VecDeque::from([folder]);
+        while let Some(folder) = todo.pop_front() {
+            if self.known.contains(&folder) || !is_repository(&folder) {
+                continue;
+            }
+            if self.folders.len() == NESTED_AT_MOST {
+                self.more = true;
+                return;
+            }
+            todo.extend(known_to_git(&folder, &mut self.unseen));
+            self.known.insert(folder.clone());
+            self.folders.push(folder);
+        }
+    }
+}
+
+/// Whether git would take a folder for a repository: it has a `.git`, or is a git directory itself.
+fn is_repository(folder: &Path) -> bool {
+    fs::symlink_metadata(folder.join(".git")).is_ok() || is_git_dir(folder)
+}
+
+/// The folders of a repository's submodules: those that its index links, which are all that git looks into by
+/// itself, those that `.gitmodules` lists, and those that the git directories of submodules name.
+fn known_to_git(top: &Path, unseen: &mut Vec<String>) -> Vec<PathBuf> {
+    let mut found = submodules_in(top);
+    let git_dir = match dot_git(top) {
+        DotGit::Nothing => return found,
+        DotGit::Folder(git_dir) => git_dir,
+        DotGit::Pointer(pointer) => pointer.git_dir,
+    };
+    let links = index::links(&git_dir);
+    if links.cut {
+        unseen.push(format!(
+            "hooks and configuration of repositories that the large index in {git_dir:?} links"
+        ));
+    }
+    found.extend(links.folders.iter().map(|folder| top.join(folder)));
+    // Git follows no link on the way to a submodule.
+    found.retain(|folder| paths::existing(folder).as_ref() == Some(folder));
+    let mut modules = VecDeque::new();
+    // Where it is cut off, `sensitive_paths` says so.
+    add_module_git_dirs(&git_dir.join("modules"), &mut modules);
+    for module in modules.into_iter().take(GIT_DIRS_AT_MOST) {
+        let worktree = config(&module.join("config")).worktree;
+        let folder = worktree.and_then(|path| paths::existing(&module.join(path)));
+        found.extend(folder.filter(|folder| folder != top && folder.starts_with(top)));
+    }
     found
+}
+
+/// A configuration file and what it includes, under whatever condition, each with its values. The answer
+/// is also whether there was more than is followed.
+pub fn config_with_includes(file: &Path, home: Option<&Path>) -> (Vec<(PathBuf, Config)>, bool) {
+    let mut found: Vec<(PathBuf, Config)> = Vec::new();
+    let mut todo = VecDeque::from([(file.to_owned(), 0)]);
+    let mut cut = false;
+    while let Some((file, depth)) = todo.pop_front() {
+        if found.iter().any(|(known, _)| *known == file) {
+            continue;
+        }
+        if found.len() == INCLUDES_AT_MOST {
+            cut = true;
+            break;
+        }
+        let config = config(&file);
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        let includes = config.includes.iter();
+        // At this depth git gives up with an error.
+        if depth < INCLUDE_DEPTH {
+            todo.extend(includes.map(|path| (expand(path, folder, home), depth + 1)));
+        }
+        found.push((file, config));
+    }
+    (found, cut)
+}
+
+/// What a path in a configuration means: `~/x` below the home, else below `base` unless it is absolute.
+pub fn expand(path: &Path, base: &Path, home: Option<&Path>) -> PathBuf {
+    match (path.strip_prefix("~"), home) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => base.join(path),
+    }
 }
 
 /// The telling values of one configuration file; nothing when it can't be read.
@@ -191,7 +336,7 @@ pub fn config(file: &Path) -> Config {
 }
 
 /// How many nested repositories are looked after.
-pub const NESTED_AT_MOST: usize = 32;
+pub const NESTED_AT_MOST: usize = 128;
 
 /// How long a look for nested repositories is remembered.
 const LOOK_LASTS: Duration = Duration::from_secs(5);
@@ -202,14 +347,23 @@ const LOOKS_AT_MOST: usize = 1024;
 /// How many levels below a root are looked at for nested repositories.
 const NESTED_DEPTH: usize = 2;
 
-/// How many folders are looked at for nested repositories, whatever the workspace holds.
-const FOLDERS_AT_MOST: usize = 256;
+/// Folders that may be repositories, but aren't looked into for others.
+const LEFT_OUT: [&str; 2] = ["node_modules", "target"];
 
-/// How many git directories, submodules' included, are looked after below one.
-const GIT_DIRS_AT_MOST: usize = 64;
+/// How many folders are looked at for nested repositories, whatever the workspace holds.
+const FOLDERS_AT_MOST: usize = 1024;
+
+/// How many git directories, worktrees' and submodules' included, are looked after below one.
+const GIT_DIRS_AT_MOST: usize = 256;
 
 /// How many names of one folder are read.
-const NAMES_AT_MOST: usize = 1024;
+const NAMES_AT_MOST: usize = 4096;
+
+/// How many configuration files are read for one.
+const INCLUDES_AT_MOST: usize = 32;
+
+/// As in git: `MAX_INCLUDE_DEPTH`.
+const INCLUDE_DEPTH: usize = 10;
 
 /// Longer configuration files are taken as unreadable.
 const CONFIG_BYTES: u64 = 1 << 20;
@@ -255,23 +409,33 @@ fn one_path(content: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(content[..end].to_vec()))
 }
 
-/// The git directories below a `modules` folder; a submodule's name may hold slashes.
-fn module_git_dirs(modules: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut level = folders_in(modules);
-    for _ in 0..3 {
-        let (git_dirs, others): (Vec<_>, Vec<_>) = level
-            .into_iter()
-            .take(GIT_DIRS_AT_MOST)
-            .partition(|folder| is_git_dir(folder));
-        found.extend(git_dirs);
-        level = others
-            .iter()
-            .flat_map(|folder| folders_in(folder))
-            .collect();
+/// Adds the git directories below a `modules` folder, where a submodule's name may hold slashes. The answer
+/// is whether there are more.
+fn add_module_git_dirs(modules: &Path, found: &mut VecDeque<PathBuf>) -> bool {
+    let mut level = vec![modules.to_owned()];
+    let mut left = GIT_DIRS_AT_MOST;
+    let mut cut = false;
+    for _ in 0..MODULE_NAME_DEPTH {
+        let mut below = Vec::new();
+        for folder in level {
+            let listing = listing(&folder, Marks::Ignored);
+            cut |= listing.cut || listing.folders.len() > left;
+            for child in listing.folders.into_iter().take(left) {
+                left -= 1;
+                if is_git_dir(&child) {
+                    found.push_back(child);
+                } else {
+                    below.push(child);
+                }
+            }
+        }
+        level = below;
     }
-    found
+    cut
 }
+
+/// How many parts a submodule's name may have.
+const MODULE_NAME_DEPTH: usize = 4;
 
 /// The folders that `.gitmodules` in `root` lists, as far as they stay below it.
 fn submodules_in(root: &Path) -> Vec<PathBuf> {
@@ -288,20 +452,69 @@ fn submodules_in(root: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The real folders in a folder, no links, in the order of their names.
-fn folders_in(folder: &Path) -> Vec<PathBuf> {
-    let Ok(names) = fs::read_dir(folder) else {
-        return Vec::new();
+/// The real folders in a folder, no links.
+#[derive(Default)]
+struct Listing {
+    /// In the order of their names.
+    folders: Vec<PathBuf>,
+    /// Whether there is a `.git` or a `HEAD` in each.
+    marked: Vec<bool>,
+    /// Whether the folder holds more names than are read.
+    cut: bool,
+}
+
+/// Whether folders are looked into for what marks a repository.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Marks {
+    Looked,
+    Ignored,
+}
+
+fn listing(folder: &Path, marks: Marks) -> Listing {
+    let mut found = Listing::default();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(opened) = rustix::fs::open(folder, flags, Mode::empty()) else {
+        return found;
     };
-    let mut found: Vec<PathBuf> = names
-        .take(NAMES_AT_MOST)
-        .filter_map(Result::ok)
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect();
-    found.sort();
+    // From the open folder each look is much shorter than by a whole path.
+    let facts = |name: &[u8]| rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW);
+    let mut buffer = Vec::with_capacity(LISTING_BYTES);
+    let mut entries = RawDir::new(&opened, buffer.spare_capacity_mut());
+    let mut names = Vec::new();
+    let mut left = NAMES_AT_MOST;
+    while let Some(Ok(entry)) = entries.next() {
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        if left == 0 {
+            found.cut = true;
+            break;
+        }
+        left -= 1;
+        let mut kind = entry.file_type();
+        if kind == FileType::Unknown
+            && let Ok(facts) = facts(name)
+        {
+            kind = FileType::from_raw_mode(facts.st_mode);
+        }
+        if kind == FileType::Directory {
+            names.push(OsString::from_vec(name.to_owned()));
+        }
+    }
+    names.sort();
+    for name in names {
+        if marks == Marks::Looked {
+            let holds = |mark: &[u8]| facts(&[name.as_bytes(), mark].concat()).is_ok();
+            found.marked.push(holds(b"/.git") || holds(b"/HEAD"));
+        }
+        found.folders.push(folder.join(name));
+    }
     found
 }
+
+/// How much of a folder is read at once.
+const LISTING_BYTES: usize = 16 << 10;
 
 /// One assignment of a git configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,5 +8,6 @@ pub mod disk;
 pub mod facts;
 pub mod git;
 pub mod home;
+pub mod mounts;
 pub mod paths;
 pub mod probe;

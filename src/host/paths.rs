@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where a path leads.
@@ -241,6 +241,41 @@ fn absences() -> MutexGuard<'static, Absences> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The names in a folder, read again when they change; `None` where they can't be read or are too many.
+pub fn names_in(folder: &Path) -> Option<Arc<HashSet<OsString>>> {
+    type Known = HashMap<Stamp, Arc<HashSet<OsString>>>;
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    // Each entry is whole by itself, so a panic elsewhere leaves nothing broken.
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let stamp = Stamp::of(&fs::metadata(folder).ok()?);
+    if let Some(names) = known().get(&stamp) {
+        return Some(Arc::clone(names));
+    }
+    let entries = fs::read_dir(folder).ok()?.take(ENTRIES_AT_MOST + 1);
+    let names: HashSet<OsString> = entries
+        .map(|entry| entry.map(|entry| entry.file_name()))
+        .collect::<Result<_, _>>()
+        .ok()?;
+    if names.len() > ENTRIES_AT_MOST {
+        return None;
+    }
+    let names = Arc::new(names);
+    if stamp.is_settled() {
+        let mut known = known();
+        if known.len() >= LISTS_AT_MOST {
+            known.clear();
+        }
+        known.insert(stamp, Arc::clone(&names));
+    }
+    Some(names)
+}
+
+/// How many names of a folder are listed.
+const ENTRIES_AT_MOST: usize = 1024;
+
+/// How many folders' lists of names are remembered.
+const LISTS_AT_MOST: usize = 256;
+
 /// How many folders are remembered.
 const FOLDERS_AT_MOST: usize = 1024;
 
@@ -379,6 +414,20 @@ mod tests {
         assert!(!exists("name"));
         fs::write(top.join("name"), "").unwrap();
         assert!(exists("name"));
+    }
+
+    #[test]
+    fn the_names_in_a_folder_follow_its_changes_and_too_many_are_none() {
+        let scratch = tempfile::tempdir().unwrap();
+        let names = |folder: &Path| names_in(folder).map(|names| names.len());
+        assert_eq!(names(scratch.path()), Some(0));
+        assert_eq!(names(&scratch.path().join("none")), None);
+        for number in 0..ENTRIES_AT_MOST {
+            fs::write(scratch.path().join(number.to_string()), "").unwrap();
+        }
+        assert_eq!(names(scratch.path()), Some(ENTRIES_AT_MOST));
+        fs::write(scratch.path().join("x"), "").unwrap();
+        assert_eq!(names(scratch.path()), None);
     }
 
     #[test]

@@ -86,6 +86,8 @@ pub enum What {
 /// The mounts that all commands of one policy share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct View {
+    /// Counts the changes of the host's mount table: a view shows the mounts of its time.
+    pub mount_table: u64,
     /// In the order in which they are made: a folder before what lies in it.
     pub mounts: Vec<Mount>,
 }
@@ -252,7 +254,7 @@ pub fn plan(
     )?;
     let plan = Plan {
         view: if namespaces {
-            Some(view(policy, identities)?)
+            Some(view(policy, identities, facts)?)
         } else {
             None
         },
@@ -313,7 +315,7 @@ fn c_path(path: &Path) -> Result<CString, PlanError> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| PlanError::Path(path.to_owned()))
 }
 
-fn view(policy: &Policy, identities: &Identities) -> Result<View, PlanError> {
+fn view(policy: &Policy, identities: &Identities, facts: &HostFacts) -> Result<View, PlanError> {
     // At one path the later kind wins, as in `Policy::access`.
     let mut by_path: BTreeMap<(usize, &Path), What> = BTreeMap::new();
     let depth = |path: &Path| path.components().count();
@@ -363,7 +365,10 @@ fn view(policy: &Policy, identities: &Identities) -> Result<View, PlanError> {
             })
         })
         .collect::<Result<_, PlanError>>()?;
-    Ok(View { mounts })
+    Ok(View {
+        mount_table: facts.mount_table,
+        mounts,
+    })
 }
 
 fn landlock(
@@ -455,6 +460,7 @@ fn missing(policy: &Policy, facts: &HostFacts, namespaces: bool) -> Vec<String> 
     } else if !supervised(facts, namespaces) {
         say("UNIX sockets can't be used at all, for a path can't be judged without /proc");
     }
+    missing.extend(policy.gaps.iter().cloned());
     missing
 }
 

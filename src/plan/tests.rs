@@ -19,6 +19,7 @@ fn host(landlock_abi: u32) -> HostFacts {
         landlock_abi,
         namespaces: Availability::Assumed,
         own_proc: Availability::Assumed,
+        mount_table: 0,
         listener: Availability::Assumed,
     }
 }
@@ -55,6 +56,7 @@ fn policy() -> Policy {
         limits: Limits::default(),
         environment: Environment::default(),
         require: Require::Partial,
+        gaps: Vec::new(),
     }
 }
 
@@ -117,6 +119,17 @@ fn with_namespaces_landlock_from_abi_2_on_is_full_and_an_older_or_none_is_partia
     assert_eq!(
         planned(&policy(), &host(0)).enforcement,
         partial(&["writing to named pipes outside, for the kernel has no Landlock"])
+    );
+}
+
+#[test]
+fn what_a_policy_could_not_look_at_makes_the_enforcement_partial() {
+    let mut policy = policy();
+    assert_eq!(planned(&policy, &host(6)).enforcement, full());
+    policy.gaps = vec!["hooks of further repositories".to_owned()];
+    assert_eq!(
+        planned(&policy, &host(6)).enforcement,
+        partial(&["hooks of further repositories"])
     );
 }
 

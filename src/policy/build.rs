@@ -4,7 +4,8 @@
 //! what a command could have made (a link, a file in a writable root) never widens anything.
 
 use std::cell::RefCell;
-use std::ffi::OsString;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,6 +16,7 @@ use super::profile::{self, Setting, Settings, WORKSPACE_FILE};
 use super::{Environment, Network, Origin, Place, Policy, Require};
 use crate::host::git::{self, DotGit};
 use crate::host::home;
+use crate::host::mounts::{self, Mounts};
 use crate::host::paths::{self, Lookup, Probe};
 use crate::mode::Mode;
 use crate::outcome::{NeverRan, NeverRanCode};
@@ -39,6 +41,14 @@ pub struct PolicyRequest<'a> {
     pub home: Option<PathBuf>,
     /// The account's own home, guarded as `~` is.
     pub account_home: Option<PathBuf>,
+    /// Homes of other users that the caller can read: what is hidden below `~` is hidden there too, and what
+    /// is protected there, where it lies in a writable root.
+    pub other_homes: Vec<PathBuf>,
+    /// The mounts of the caller: a hidden place may have other names through them.
+    pub mounts: Arc<Mounts>,
+    /// The policy of the session's last command: what was protected, pinned or hidden in it stays so, as
+    /// long as it exists and no profile has changed about it.
+    pub earlier: Option<&'a Policy>,
     /// The folder that holds `cofferdam/<mode>.toml`, the user's standing profiles.
     pub config_dir: Option<PathBuf>,
     /// Reads a variable of the caller.
@@ -59,6 +69,9 @@ impl<'a> PolicyRequest<'a> {
             config_dir: home::config_dir(home.as_deref()),
             home,
             account_home: home::account_home(),
+            other_homes: home::other_homes(workspace),
+            mounts: mounts::current(),
+            earlier: None,
             variable: &|name| std::env::var_os(name),
         }
     }
@@ -111,7 +124,8 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
         links: Vec::new(),
         pinned: Vec::new(),
         hidden: Vec::new(),
-        git_dirs: Vec::new(),
+        git_dirs: HashSet::new(),
+        gaps: Vec::new(),
         warnings,
         lookup: RefCell::default(),
     };
@@ -119,15 +133,20 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
         builder.add_roots(request, workspace, &settings)?;
         builder.refuse_profiles_behind_links(&user_files)?;
         builder.grant_git_directories();
-        builder.protect_names(&settings)?;
+        builder.protect_names(request, &settings)?;
         builder.protect_logs(request);
         builder.protect_git(request);
         for file in &user_files {
             builder.protect(file, &Origin::Argument);
         }
-        builder.pin();
     }
     builder.hide(request, &settings)?;
+    if let Some(earlier) = request.earlier {
+        builder.remember(earlier, &settings);
+    }
+    builder.hide_other_names(&request.mounts);
+    builder.keep_shut();
+    builder.pin();
     let mut visible = builder.visible(&settings)?;
     let in_scratch = SCRATCH
         .iter()
@@ -160,6 +179,7 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
         limits: settings.limit_values(),
         environment: environment(&settings),
         require: settings.require.value,
+        gaps: builder.gaps,
     };
     Ok(Built {
         policy,
@@ -248,7 +268,9 @@ struct Builder {
     pinned: Vec<Place>,
     hidden: Vec<Place>,
     /// Git directories that are looked after, each for a folder that it serves.
-    git_dirs: Vec<(PathBuf, PathBuf)>,
+    git_dirs: HashSet<(PathBuf, PathBuf)>,
+    /// What isn't protected although it should be.
+    gaps: Vec<String>,
     warnings: Vec<String>,
     /// What was looked up so far: a policy is about one moment.
     lookup: RefCell<Lookup>,
@@ -357,7 +379,16 @@ impl Builder {
         }
     }
 
-    fn protect_names(&mut self, settings: &Settings) -> Result<(), NeverRan> {
+    fn protect_names(
+        &mut self,
+        request: &PolicyRequest<'_>,
+        settings: &Settings,
+    ) -> Result<(), NeverRan> {
+        let near = |home: &&PathBuf| {
+            let mut roots = self.roots.iter().map(|root| &root.path);
+            roots.any(|root| home.starts_with(root) || root.starts_with(home))
+        };
+        let others: Vec<PathBuf> = request.other_homes.iter().filter(near).cloned().collect();
         for setting in &settings.protected {
             let built_in = is_built_in(&setting.origin);
             let places = if is_relative(&setting.value) {
@@ -368,7 +399,9 @@ impl Builder {
                     .map(|root| root.path.join(&setting.value))
                     .collect()
             } else {
-                self.absolute(setting)?
+                let mut places = self.absolute(setting)?;
+                places.extend(others.iter().filter_map(|home| below_home(setting, home)));
+                places
             };
             for place in places {
                 let named_root = self.roots.iter().any(|root| root.path == place);
@@ -395,14 +428,8 @@ impl Builder {
                 continue;
             }
             let nested = git::nested_repositories(&root.path);
-            if nested.len() == git::NESTED_AT_MOST {
-                self.warnings.push(format!(
-                    "more than {} repositories below {:?}: hooks and configuration of the others aren't protected",
-                    git::NESTED_AT_MOST,
-                    root.path
-                ));
-            }
-            for top in std::iter::once(root.path.clone()).chain(nested) {
+            self.gaps.extend(nested.unseen);
+            for top in std::iter::once(root.path.clone()).chain(nested.paths) {
                 self.protect_repository(&top);
                 for (file, config) in &global {
                     self.protect_named_by_git(config, file, &top);
@@ -414,11 +441,24 @@ impl Builder {
     fn protect_repository(&mut self, top: &Path) {
         let dot_git = top.join(".git");
         match git::dot_git(top) {
-            DotGit::Nothing => self.protect(&dot_git, &Origin::Builtin),
+            DotGit::Nothing => {
+                self.protect(&dot_git, &Origin::Builtin);
+                if git::is_git_dir(top) {
+                    self.protect_git_dir(top, top);
+                }
+            }
             DotGit::Folder(git_dir) => {
                 let links = self.links_of(&dot_git);
                 self.watch(&links, &Origin::Builtin);
                 self.protect_git_dir(&git_dir, top);
+                if let Some(common_dir) = git::redirected(&git_dir) {
+                    self.warnings.push(format!(
+                        "git in {top:?} takes hooks and configuration from {common_dir:?}, for a \
+                         `commondir` leads there that git never writes: look at both before you use git \
+                         there"
+                    ));
+                    self.protect_git_dir(&common_dir, top);
+                }
             }
             DotGit::Pointer(pointer) => {
                 self.protect(&dot_git, &Origin::Builtin);
@@ -432,23 +472,38 @@ impl Builder {
 
     fn protect_git_dir(&mut self, git_dir: &Path, top: &Path) {
         let key = (git_dir.to_owned(), top.to_owned());
-        if !self.is_reachable(git_dir) || self.git_dirs.contains(&key) {
+        if !self.is_reachable(git_dir) || !self.git_dirs.insert(key) {
             return;
         }
-        self.git_dirs.push(key);
         if self.root_above(git_dir).is_some() {
             self.pinned.push(Place {
                 path: git_dir.to_owned(),
                 origin: Origin::Builtin,
             });
         }
-        for path in git::sensitive_paths(git_dir) {
+        let sensitive = git::sensitive_paths(git_dir);
+        self.gaps.extend(sensitive.unseen);
+        for path in sensitive.paths {
             self.protect(&path, &Origin::Builtin);
             let name = path.file_name().unwrap_or_default();
             if name == "config" || name == "config.worktree" {
-                self.protect_named_by_git(&git::config(&path), &path, top);
+                for (file, config) in &self.configs(&path) {
+                    self.protect_named_by_git(config, file, top);
+                }
             }
         }
+    }
+
+    /// A git configuration with all that it includes.
+    fn configs(&mut self, file: &Path) -> Vec<(PathBuf, git::Config)> {
+        let home = self.homes.first().map(PathBuf::as_path);
+        let (configs, cut) = git::config_with_includes(file, home);
+        if cut {
+            self.gaps.push(format!(
+                "hooks and configuration that {file:?} names beyond its first includes"
+            ));
+        }
+        configs
     }
 
     /// Protects the files that a git configuration names: hooks and further configuration.
@@ -460,11 +515,13 @@ impl Builder {
             .map_or_else(|| top.to_owned(), |worktree| folder.join(worktree));
         let hooks = config.hooks_paths.iter().map(|path| (path, top.as_path()));
         let includes = config.includes.iter().map(|path| (path, folder));
+        if config.hooks_paths.len() + config.includes.len() > GIT_NAMES_AT_MOST {
+            self.gaps.push(format!(
+                "hooks and configuration that {file:?} names beyond the first {GIT_NAMES_AT_MOST}"
+            ));
+        }
         for (path, base) in hooks.chain(includes).take(GIT_NAMES_AT_MOST) {
-            let path = match (path.strip_prefix("~"), self.homes.first()) {
-                (Ok(rest), Some(home)) => home.join(rest),
-                _ => base.join(path),
-            };
+            let path = git::expand(path, base, self.homes.first().map(PathBuf::as_path));
             let whole = self
                 .existing(&path)
                 .is_some_and(|path| self.roots.iter().any(|root| root.path.starts_with(&path)));
@@ -479,8 +536,8 @@ impl Builder {
     }
 
     /// The configuration that applies to each of the caller's repositories.
-    fn global_git_configs(&self, request: &PolicyRequest<'_>) -> Vec<(PathBuf, git::Config)> {
-        let files = self
+    fn global_git_configs(&mut self, request: &PolicyRequest<'_>) -> Vec<(PathBuf, git::Config)> {
+        let files: Vec<_> = self
             .homes
             .first()
             .map(|home| home.join(".gitconfig"))
@@ -491,13 +548,9 @@ impl Builder {
                     .as_ref()
                     .map(|dir| dir.join("git/config")),
             )
-            .chain([PathBuf::from("/etc/gitconfig")]);
-        files
-            .map(|file| {
-                let config = git::config(&file);
-                (file, config)
-            })
-            .collect()
+            .chain([PathBuf::from("/etc/gitconfig")])
+            .collect();
+        files.iter().flat_map(|file| self.configs(file)).collect()
     }
 
     /// Protects one path, if it lies below a root: itself where it exists, what it leads to where it is
@@ -546,28 +599,171 @@ impl Builder {
         self.roots.iter().any(|root| path.starts_with(&root.path))
     }
 
-    /// Every folder between a root and a protected path: renaming one away would free the name.
+    /// Keeps what an earlier policy of the session guarded: otherwise a command could push it out of what
+    /// is looked at, or lead a link elsewhere. What a profile guarded counts while its line stands.
+    fn remember(&mut self, earlier: &Policy, settings: &Settings) {
+        let lists = [
+            &settings.protected,
+            &settings.hidden,
+            &settings.hidden_variables,
+        ];
+        let lines: HashSet<&Origin> = lists
+            .into_iter()
+            .flatten()
+            .map(|line| &line.origin)
+            .collect();
+        let stands = |place: &Place| match place.origin {
+            Origin::Profile { .. } => lines.contains(&place.origin),
+            Origin::Workspace | Origin::Argument | Origin::GitWorktree | Origin::Builtin => true,
+        };
+        let mut left = REMEMBERED_AT_MOST;
+        let mut new = |now: &[Place], before: &[Place]| -> Vec<Place> {
+            let known: HashSet<&OsStr> = now.iter().map(|place| place.path.as_os_str()).collect();
+            let gone = before
+                .iter()
+                .filter(|place| !known.contains(place.path.as_os_str()) && stands(place));
+            let kept: Vec<Place> = gone.take(left).cloned().collect();
+            left -= kept.len();
+            kept
+        };
+        let hidden = new(&self.hidden, &earlier.hidden);
+        let protected = new(&self.protected, &earlier.protected);
+        let pinned = new(&self.pinned, &earlier.pinned);
+        let links = new(&self.links, &earlier.protected_links);
+        let absent = new(&self.absent, &earlier.protected_absent);
+        if left == 0 {
+            self.gaps.push(format!(
+                "more than {REMEMBERED_AT_MOST} places that were guarded before"
+            ));
+        }
+        for place in hidden {
+            let root = self.roots.iter().any(|root| root.path == place.path);
+            if !root && place.path != self.workspace && self.is_canonical(&place.path) {
+                self.push_hidden(place.path, &place.origin);
+            }
+        }
+        for place in protected {
+            if self.is_canonical(&place.path) {
+                self.protect(&place.path, &place.origin);
+            }
+        }
+        for place in pinned {
+            if self.root_above(&place.path).is_some()
+                && self.is_canonical(&place.path)
+                && place.path.is_dir()
+            {
+                self.pinned.push(place);
+            }
+        }
+        for place in links {
+            self.watch(&[place.path], &place.origin);
+        }
+        // What has come meanwhile is protected from now on.
+        for place in absent {
+            let folder = place.path.parent();
+            if folder.is_some_and(|folder| self.is_canonical(folder)) {
+                self.protect(&place.path, &place.origin);
+            }
+        }
+    }
+
+    /// Whether a path exists and no link has been put in its way.
+    fn is_canonical(&self, path: &Path) -> bool {
+        self.existing(path).as_deref() == Some(path)
+    }
+
+    /// Every folder between a root and a protected or hidden path: renaming one away would free the name.
     fn pin(&mut self) {
+        // Compared as bytes, for they are canonical.
+        let shut: HashSet<&OsStr> = self
+            .protected
+            .iter()
+            .chain(&self.hidden)
+            .map(|place| place.path.as_os_str())
+            .collect();
         let mut pins = Vec::new();
-        for place in self.protected.iter().chain(&self.links).chain(&self.pinned) {
+        let guarded = [&self.protected, &self.links, &self.pinned, &self.hidden];
+        for place in guarded.into_iter().flatten() {
             let Some(root) = self.root_above(&place.path) else {
                 continue;
             };
-            let between = place.path.ancestors().skip(1);
-            pins.extend(between.take_while(|path| *path != root).map(|path| Place {
-                path: path.to_owned(),
-                origin: place.origin.clone(),
-            }));
+            let first = pins.len();
+            for path in place.path.ancestors().skip(1) {
+                if path == root {
+                    break;
+                }
+                if shut.contains(path.as_os_str()) {
+                    // It can't be moved, nor anything in it, and a pin there would make it writable.
+                    pins.truncate(first);
+                    continue;
+                }
+                pins.push(Place {
+                    path: path.to_owned(),
+                    origin: place.origin.clone(),
+                });
+            }
         }
         self.pinned.extend(pins);
     }
 
+    /// Nothing that a git configuration or a workspace's file names opens a folder that is shut: a mount
+    /// below a mask would show what it hides, and a pin in a protected folder would make it writable.
+    fn keep_shut(&mut self) {
+        let hidden: HashSet<OsString> = self
+            .hidden
+            .iter()
+            .filter(|place| self.root_above(&place.path).is_some())
+            .map(|place| place.path.clone().into_os_string())
+            .collect();
+        let roots: HashSet<&OsStr> = self
+            .roots
+            .iter()
+            .map(|root| root.path.as_os_str())
+            .collect();
+        let is_shut = |place: &Place, shut: &HashSet<OsString>| {
+            let above = place.path.ancestors().map(Path::as_os_str);
+            let mut above = above.take_while(|path| !roots.contains(path));
+            above.any(|path| shut.contains(path))
+        };
+        if !hidden.is_empty() {
+            self.protected.retain(|place| {
+                hidden.contains(place.path.as_os_str()) || !is_shut(place, &hidden)
+            });
+        }
+        let mut shut = hidden;
+        shut.extend(
+            self.protected
+                .iter()
+                .map(|place| place.path.clone().into_os_string()),
+        );
+        self.pinned.retain(|place| !is_shut(place, &shut));
+    }
+
     fn hide(&mut self, request: &PolicyRequest<'_>, settings: &Settings) -> Result<(), NeverRan> {
+        // Most homes have few of all the names.
+        let others: Vec<_> = request
+            .other_homes
+            .iter()
+            .map(|home| (home, paths::names_in(home)))
+            .collect();
         for setting in &settings.hidden {
-            for path in self.absolute(setting)? {
-                let Some(path) = self.existing(&path) else {
+            let first = home_relative(&setting.value)
+                .and_then(|rest| rest.split('/').next())
+                .map(OsStr::new);
+            let may_hold = |names: &Option<Arc<HashSet<OsString>>>| match (names, first) {
+                (Some(names), Some(first)) => names.contains(first),
+                (None, _) | (_, None) => true,
+            };
+            let others = others
+                .iter()
+                .filter(|(_, names)| may_hold(names))
+                .filter_map(|(home, _)| below_home(setting, home));
+            for named in self.absolute(setting)?.into_iter().chain(others) {
+                let Some(path) = self.existing(&named) else {
                     continue;
                 };
+                let links = self.links_of(&named);
+                self.watch(&links, &setting.origin);
                 if let Some(reason) = needed_by_all(&path) {
                     return Err(profile::wrong(
                         &setting.origin,
@@ -604,10 +800,37 @@ impl Builder {
         Ok(())
     }
 
+    /// Hides the same files and folders where other mounts show them.
+    fn hide_other_names(&mut self, mounts: &Mounts) {
+        let mut left = OTHER_NAMES_AT_MOST;
+        let mut cut = mounts.is_cut();
+        for place in self.hidden.clone() {
+            for path in mounts.other_names(&place.path) {
+                let same = self.is_canonical(&path)
+                    && !self.workspace.starts_with(&path)
+                    && !self.roots.iter().any(|root| root.path.starts_with(&path))
+                    && needed_by_all(&path).is_none();
+                if !same {
+                    continue;
+                }
+                if left == 0 {
+                    cut = true;
+                    break;
+                }
+                left -= 1;
+                self.push_hidden(path, &place.origin);
+            }
+        }
+        if cut {
+            self.gaps
+                .push("hidden paths under further names that mounts give them".to_owned());
+        }
+    }
+
     /// What lies in private scratch isn't there to be hidden, unless a root shows through.
     fn push_hidden(&mut self, path: PathBuf, origin: &Origin) {
         let private = SCRATCH.iter().any(|scratch| path.starts_with(scratch));
-        if !private || self.root_above(&path).is_some() || path == self.workspace {
+        if !private || self.root_above(&path).is_some() || path.starts_with(&self.workspace) {
             self.hidden.push(Place {
                 path,
                 origin: origin.clone(),
@@ -645,16 +868,11 @@ impl Builder {
     /// The paths that a written one means: several when `~` means several homes to a built-in list.
     fn absolute(&self, setting: &Setting<String>) -> Result<Vec<PathBuf>, NeverRan> {
         let text = setting.value.as_str();
-        let below_home = text
-            .strip_prefix('~')
-            .or_else(|| text.strip_prefix("$HOME"));
-        let Some(rest) = below_home else {
+        if home_relative(text).is_none() {
             return Ok(vec![self.workspace.join(text)]);
-        };
+        }
         let homes = self.homes.iter();
-        let places: Vec<_> = homes
-            .map(|home| home.join(rest.trim_start_matches('/')))
-            .collect();
+        let places: Vec<_> = homes.filter_map(|home| below_home(setting, home)).collect();
         if places.is_empty() && !is_built_in(&setting.origin) {
             return Err(profile::wrong(
                 &setting.origin,
@@ -686,6 +904,24 @@ impl Builder {
 
 /// How many names of one git configuration are looked after.
 const GIT_NAMES_AT_MOST: usize = 32;
+
+/// How many places are kept that only an earlier policy of the session had.
+const REMEMBERED_AT_MOST: usize = 2048;
+
+/// How many further names of hidden places are hidden.
+const OTHER_NAMES_AT_MOST: usize = 256;
+
+/// What a written path names below a home, if it is about one.
+fn home_relative(text: &str) -> Option<&str> {
+    let rest = text
+        .strip_prefix('~')
+        .or_else(|| text.strip_prefix("$HOME"))?;
+    Some(rest.trim_start_matches('/'))
+}
+
+fn below_home(setting: &Setting<String>, home: &Path) -> Option<PathBuf> {
+    home_relative(&setting.value).map(|rest| home.join(rest))
+}
 
 fn workspace(request: &PolicyRequest<'_>) -> Result<Named, NeverRan> {
     let named = lookup("workspace", request.workspace.to_owned(), Origin::Workspace)?;
@@ -905,6 +1141,7 @@ fn unconfined(request: &PolicyRequest<'_>, workspace: PathBuf, settings: &Settin
         limits: super::Limits::default(),
         environment: environment(settings),
         require: Require::Partial,
+        gaps: Vec::new(),
     }
 }
 
@@ -934,7 +1171,7 @@ fn homes(request: &PolicyRequest<'_>) -> Vec<PathBuf> {
 }
 
 /// The absolute paths in a variable: `/a/path`, `unix:path=/a,guid=1;unix:…`, `unix:///a`, `/a,1,0`.
-fn paths_in(value: &std::ffi::OsStr) -> Vec<PathBuf> {
+fn paths_in(value: &OsStr) -> Vec<PathBuf> {
     let parts = value.as_bytes().split(|byte| *byte == b';').take(8);
     parts
         .filter_map(|part| {

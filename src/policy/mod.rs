@@ -6,6 +6,7 @@
 pub mod build;
 pub mod calls;
 pub mod profile;
+pub mod repositories;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,10 @@ use serde::Serialize;
 
 use crate::mode::Mode;
 
+pub use repositories::new_repositories;
+
 /// Why a path is in the policy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Origin {
     /// It is the session's workspace.
@@ -87,7 +90,7 @@ pub struct Limits {
     pub open_files: Option<u64>,
     /// Bytes of one file (`RLIMIT_FSIZE`).
     pub file_size: Option<u64>,
-    /// Bytes of the private `/tmp`, `/dev/shm` and `/run` together.
+    /// Bytes of each private scratch folder: `/tmp`, `/dev/shm` and `/run` may hold as much each.
     pub scratch_bytes: Option<u64>,
 }
 
@@ -153,6 +156,9 @@ pub struct Policy {
     pub environment: Environment,
     /// What to do on a weaker host.
     pub require: Require,
+    /// What isn't guarded although this policy means to, a phrase each: there is more of it than is looked
+    /// at. The enforcement is partial then.
+    pub gaps: Vec<String>,
 }
 
 /// What a policy says about one path.

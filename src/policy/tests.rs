@@ -28,6 +28,7 @@ fn layered(mode: Mode) -> Policy {
         limits: Limits::default(),
         environment: Environment::default(),
         require: Require::Partial,
+        gaps: Vec::new(),
     }
 }
 

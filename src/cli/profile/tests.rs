@@ -30,8 +30,8 @@ fn shown_with(mode: &str, profile: &str) -> (String, Value) {
 
 #[test]
 fn each_line_names_its_origin() {
-    let profile =
-        "network = 'host'\n[limits]\nprocesses = 'unlimited'\n[environment]\nkeep = ['A_KEY']\n";
+    let profile = "network = 'host'\n[limits]\nprocesses = 'unlimited'\nscratch_bytes = 5\n\
+         [environment]\nkeep = ['A_KEY']\n";
     let (text, json) = shown_with("workspace-write", profile);
     let line_of = |builtin: &str, line: &str| {
         1 + builtin
@@ -56,7 +56,8 @@ fn each_line_names_its_origin() {
         format!("TOP/w/.idea built-in workspace-write:{idea}"),
         format!("clone3: ENOSYS (built-in read-only:{calls})"),
         "processes unlimited TOP/p.toml:3".to_owned(),
-        "kept A_KEY TOP/p.toml:5".to_owned(),
+        "scratch_bytes 5 in each private folder TOP/p.toml:4".to_owned(),
+        "kept A_KEY TOP/p.toml:6".to_owned(),
     ] {
         assert!(lines.contains(&line), "{line:?} in\n{text}");
     }
@@ -65,7 +66,7 @@ fn each_line_names_its_origin() {
     assert_eq!(json["origins"]["limits"]["processes"], "TOP/p.toml:3");
     assert_eq!(
         json["origins"]["environment"]["keep"]["A_KEY"],
-        "TOP/p.toml:5"
+        "TOP/p.toml:6"
     );
     assert_eq!(json["policy"]["limits"]["processes"], Value::Null);
     let groups = json["policy"]["refusedCalls"].as_array().unwrap().len();

@@ -195,7 +195,9 @@ fn nested_repositories_are_found_two_levels_deep_and_deeper_where_gitmodules_say
     }
     let found = |at: &Path| {
         let found = nested_repositories(at);
+        assert_eq!(found.unseen, [""; 0]);
         let names = found
+            .paths
             .iter()
             .map(|folder| folder.strip_prefix(at).unwrap().to_owned());
         names.collect::<Vec<_>>()
@@ -217,10 +219,119 @@ fn nested_repositories_are_found_two_levels_deep_and_deeper_where_gitmodules_say
 }
 
 #[test]
-fn a_crowd_of_nested_repositories_is_cut_off() {
+fn a_crowd_of_nested_repositories_is_cut_off_and_told_and_as_many_as_are_looked_after_are_not() {
     let (_scratch, top) = scratch();
-    for number in 0..NESTED_AT_MOST + 5 {
+    for number in 0..NESTED_AT_MOST {
         fs::create_dir_all(top.join(format!("r{number}/.git"))).unwrap();
     }
-    assert_eq!(nested_repositories(&top).len(), NESTED_AT_MOST);
+    let found = nested_repositories(&top);
+    assert_eq!((found.paths.len(), found.unseen), (NESTED_AT_MOST, vec![]));
+    fs::create_dir_all(top.join("s/.git")).unwrap();
+    let found = nested_repositories(&top);
+    assert_eq!(found.paths.len(), NESTED_AT_MOST);
+    assert_eq!(
+        found.unseen,
+        [format!(
+            "hooks and configuration of repositories below {top:?} beyond the first 128"
+        )]
+    );
+}
+
+#[test]
+fn a_crowd_of_folders_and_of_names_is_told() {
+    let (_scratch, top) = scratch();
+    for number in 1..FOLDERS_AT_MOST {
+        fs::create_dir(top.join(format!("{number:05}"))).unwrap();
+    }
+    assert_eq!(look_for_repositories(&top).unseen, [""; 0]);
+    fs::create_dir_all(top.join("y")).unwrap();
+    fs::create_dir_all(top.join("z/.git")).unwrap();
+    let told = format!(
+        "hooks and configuration of repositories below {top:?} beyond its first 1024 folders"
+    );
+    assert_eq!(look_for_repositories(&top).unseen, [told]);
+    let (_scratch, top) = scratch();
+    for number in 0..=NAMES_AT_MOST {
+        fs::write(top.join(number.to_string()), "").unwrap();
+    }
+    let told = format!(
+        "hooks and configuration of repositories in folders below {top:?} of more than 4096 names"
+    );
+    assert_eq!(look_for_repositories(&top).unseen, [told]);
+}
+
+#[test]
+fn a_submodule_is_found_where_its_git_directory_says_although_gitmodules_was_emptied() {
+    let (_scratch, top) = scratch();
+    let (main, library) = (top.join("main"), top.join("library"));
+    repository(&main);
+    repository(&library);
+    let url = library.to_str().unwrap();
+    run_git(&main, &["submodule", "add", "-q", url, "a/b/c/lib"]);
+    assert_eq!(look_for_repositories(&main).paths, [main.join("a/b/c/lib")]);
+    fs::write(main.join(".gitmodules"), "").unwrap();
+    fs::remove_file(main.join(".git/index")).unwrap();
+    assert_eq!(look_for_repositories(&main).paths, [main.join("a/b/c/lib")]);
+}
+
+#[test]
+fn a_repository_that_the_index_links_is_found_at_any_depth_and_one_that_it_does_not_is_not() {
+    let (_scratch, top) = scratch();
+    repository(&top);
+    repository(&top.join("a/b/c/linked"));
+    repository(&top.join("a/b/c/not"));
+    assert_eq!(nested_repositories(&top).paths, [] as [PathBuf; 0]);
+    let entry = format!("160000,{},a/b/c/linked", "1".repeat(40));
+    run_git(&top, &["update-index", "--add", "--cacheinfo", &entry]);
+    assert_eq!(nested_repositories(&top).paths, [top.join("a/b/c/linked")]);
+}
+
+#[test]
+fn a_crowd_of_git_directories_is_told_and_the_first_ones_are_looked_after() {
+    let (_scratch, top) = scratch();
+    let module = |name: &str| {
+        for part in ["HEAD", "objects", "refs"] {
+            fs::create_dir_all(top.join("modules").join(name).join(part)).unwrap();
+        }
+    };
+    for number in 1..GIT_DIRS_AT_MOST {
+        module(&format!("{number:03}"));
+    }
+    let found = sensitive_paths(&top);
+    assert!(found.paths.contains(&top.join("modules/255/hooks")));
+    assert_eq!(found.unseen, [""; 0]);
+    module("zz");
+    let found = sensitive_paths(&top);
+    assert!(found.paths.contains(&top.join("hooks")));
+    assert_eq!(
+        found.unseen,
+        [format!(
+            "hooks and configuration of the git directories below {top:?} beyond the first 256"
+        )]
+    );
+}
+
+#[test]
+fn a_configuration_with_its_includes_ends_at_a_loop_and_at_a_crowd() {
+    let (_scratch, top) = scratch();
+    let at = |name: &str| top.join(name);
+    let names = |found: Vec<(PathBuf, Config)>| -> Vec<PathBuf> {
+        found.into_iter().map(|(file, _)| file).collect()
+    };
+    fs::write(
+        at("a"),
+        "[include]\npath = b\n[includeIf \"onbranch:x\"]\npath = ~/c\n",
+    )
+    .unwrap();
+    fs::write(at("b"), "[include]\npath = a\n").unwrap();
+    let (found, cut) = config_with_includes(&at("a"), Some(&at("home")));
+    assert_eq!(names(found), [at("a"), at("b"), at("home/c")]);
+    assert!(!cut);
+    let crowd: String = (0..INCLUDES_AT_MOST)
+        .map(|number| format!("[include]\npath = {number}\n"))
+        .collect();
+    fs::write(at("a"), crowd).unwrap();
+    let (found, cut) = config_with_includes(&at("a"), None);
+    assert_eq!(found.len(), INCLUDES_AT_MOST);
+    assert!(cut);
 }

@@ -83,6 +83,9 @@ impl World {
             profile: None,
             home: Some(self.at("h")),
             account_home: None,
+            other_homes: Vec::new(),
+            mounts: Arc::default(),
+            earlier: None,
             config_dir: Some(self.at("h/.config")),
             variable: &|_| None,
         }
@@ -1123,8 +1126,8 @@ fn a_large_workspace_costs_no_more_than_a_small_one() {
     for folder in 0..400 {
         world.folder(&format!("w/d{folder}/x/y"));
     }
-    let folders = git::nested_repositories(&world.at("w"));
-    assert_eq!(folders, [] as [PathBuf; 0]);
+    let found = git::nested_repositories(&world.at("w"));
+    assert_eq!(found, git::Looked::default());
     let start = std::time::Instant::now();
     for _ in 0..20 {
         world.policy(WRITE);
@@ -1175,5 +1178,394 @@ fn a_read_only_workspace_in_a_private_folder_shows_and_one_elsewhere_needs_nothi
             .visible
             .iter()
             .all(|place| place.origin != Origin::Workspace)
+    );
+}
+
+/// Whether a command could rename something in the world: not what a policy pins, protects or hides.
+fn can_be_moved(policy: &Policy, path: &Path) -> bool {
+    let held = [&policy.pinned, &policy.protected, &policy.hidden];
+    may_write(policy, path.parent().unwrap())
+        && !held.into_iter().flatten().any(|place| place.path == path)
+}
+
+#[test]
+fn a_folder_above_something_hidden_can_not_be_moved_away_and_one_beside_it_can() {
+    let world = World::new();
+    for name in [
+        "h/.config/gh/hosts.yml",
+        "h/.fly/config.yml",
+        "h/.cache/huggingface/token",
+        "h/.cache/other/x",
+        "h/.docker/config.json",
+        "h/notes/x",
+    ] {
+        world.write(name, "");
+    }
+    let home = world.at("h");
+    let policy = policy(&PolicyRequest {
+        workspace: &home,
+        ..world.request(WRITE)
+    });
+    for name in [
+        "h/.config",
+        "h/.config/gh",
+        "h/.fly",
+        "h/.cache",
+        "h/.cache/huggingface",
+        "h/.docker",
+    ] {
+        assert!(!can_be_moved(&policy, &world.at(name)), "{name}");
+    }
+    for name in ["h/notes", "h/.cache/other"] {
+        assert!(can_be_moved(&policy, &world.at(name)), "{name}");
+    }
+    // What is protected as a whole isn't made writable by a pin on the way to what is hidden in it.
+    let docker = "h/.docker".to_owned();
+    assert!(!world.names(&policy.pinned).contains(&docker));
+    assert!(!may_write(&policy, world.at("h/.docker/x")));
+}
+
+#[test]
+fn a_pin_below_a_protected_folder_would_make_it_writable_and_is_left_out() {
+    let world = World::new();
+    world.write("w/fixed/deep/secret/x", "");
+    world.write("w/loose/deep/secret/x", "");
+    let profile = world.write(
+        "p.toml",
+        "protected = ['fixed']\nhidden = ['fixed/deep/secret', 'loose/deep/secret']\n",
+    );
+    let policy = policy(&PolicyRequest {
+        profile: Some(&profile),
+        ..world.request(WRITE)
+    });
+    assert_eq!(world.names(&policy.pinned), ["w/loose", "w/loose/deep"]);
+}
+
+#[test]
+fn a_repository_in_a_protected_or_hidden_folder_stays_as_shut_as_its_folder() {
+    let world = World::new();
+    for folder in ["h/.oh-my-zsh", "h/.password-store", "h/project"] {
+        world.repository(folder);
+    }
+    let home = world.at("h");
+    let policy = policy(&PolicyRequest {
+        workspace: &home,
+        ..world.request(WRITE)
+    });
+    assert_eq!(world.names(&policy.pinned), ["h/project", "h/project/.git"]);
+    assert!(!may_write(&policy, world.at("h/.oh-my-zsh/.git/index")));
+    assert!(may_write(&policy, world.at("h/project/.git/index")));
+    let hooks = world.at("h/.password-store/.git/hooks");
+    assert!(!policy.access(&hooks).read);
+    // None of them is new.
+    assert_eq!(crate::policy::new_repositories(&policy), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn a_link_on_the_way_to_something_hidden_is_watched() {
+    let world = World::new();
+    world.write("h/dotfiles/aws/credentials", "");
+    symlink("dotfiles/aws", world.at("h/.aws")).unwrap();
+    let home = world.at("h");
+    let policy = policy(&PolicyRequest {
+        workspace: &home,
+        ..world.request(WRITE)
+    });
+    assert_eq!(world.names(&policy.hidden), ["h/dotfiles/aws"]);
+    assert_eq!(world.names(&policy.protected_links), ["h/.aws"]);
+}
+
+#[test]
+fn a_nested_repository_can_not_open_what_is_hidden_by_naming_it_as_its_configuration() {
+    let world = World::new();
+    world.repository("h/sub");
+    world.write("h/.ssh/id", "");
+    world.write("h/shared", "");
+    world.git("h/sub", &["config", "--add", "include.path", "~/.ssh/id"]);
+    world.git("h/sub", &["config", "--add", "include.path", "~/shared"]);
+    let home = world.at("h");
+    let policy = policy(&PolicyRequest {
+        workspace: &home,
+        ..world.request(WRITE)
+    });
+    let access = |name: &str| {
+        let access = policy.access(&world.at(name));
+        (access.read, access.write)
+    };
+    assert_eq!(access("h/.ssh/id"), (false, false));
+    assert_eq!(access("h/shared"), (true, false));
+}
+
+#[test]
+fn hooks_that_an_include_of_an_include_names_are_protected_whatever_its_condition() {
+    let world = World::new();
+    world.repository("w");
+    world.git("w", &["config", "include.path", "../.gitconfig"]);
+    world.write(
+        "w/.gitconfig",
+        "[includeIf \"onbranch:x\"]\npath = more/conf\n",
+    );
+    world.write("w/more/conf", "[core]\nhooksPath = .githooks\n");
+    world.folder("w/.githooks");
+    world.folder("w/other");
+    let policy = world.policy(WRITE);
+    for name in ["w/.gitconfig", "w/more/conf", "w/.githooks/pre-commit"] {
+        assert!(!may_write(&policy, world.at(name)), "{name}");
+    }
+    for name in ["w/more/x", "w/other/pre-commit"] {
+        assert!(may_write(&policy, world.at(name)), "{name}");
+    }
+}
+
+#[test]
+fn other_users_secrets_are_hidden_and_their_start_up_files_protected_where_they_can_be_reached() {
+    let world = World::new();
+    world.write("h/.ssh/id", "");
+    world.write("u/.ssh/id", "");
+    world.write("u/.bashrc", "");
+    world.write("u/work/x", "");
+    let homes = [world.at("u")];
+    let read = |policy: &Policy| policy.access(&world.at("u/.ssh/id")).read;
+    assert!(read(&world.policy(Mode::ReadOnly)));
+    for mode in [Mode::ReadOnly, WRITE] {
+        let policy = policy(&PolicyRequest {
+            other_homes: homes.to_vec(),
+            ..world.request(mode)
+        });
+        assert!(!read(&policy));
+        assert!(policy.access(&world.at("u/work/x")).read);
+        assert_eq!(world.names(&policy.hidden), ["h/.ssh", "u/.ssh"]);
+    }
+    let workspace = world.at("u");
+    let policy = policy(&PolicyRequest {
+        workspace: &workspace,
+        other_homes: homes.to_vec(),
+        ..world.request(WRITE)
+    });
+    assert!(!may_write(&policy, world.at("u/.bashrc")));
+    assert!(may_write(&policy, world.at("u/work/x")));
+}
+
+#[test]
+fn a_hidden_folder_is_hidden_under_its_other_names_and_what_lies_beside_them_is_not() {
+    let world = World::new();
+    world.write("h/.ssh/id", "");
+    world.write("alias/.ssh/id", "");
+    world.write("alias/x", "");
+    world.write("part/id", "");
+    let top = world.top.display();
+    // As if `h` were mounted at `alias` too, and one folder of it at `part`; at `none` is nothing.
+    let text = format!(
+        "1 0 8:1 / / rw\n2 1 8:1 {top}/h {top}/alias rw\n3 1 8:1 {top}/h/.ssh/k {top}/part rw\n\
+         4 1 8:1 {top}/h {top}/none rw\n"
+    );
+    let policy = policy(&PolicyRequest {
+        mounts: Arc::new(Mounts::parse(text.as_bytes())),
+        ..world.request(Mode::ReadOnly)
+    });
+    assert_eq!(
+        world.names(&policy.hidden),
+        ["alias/.ssh", "h/.ssh", "part"]
+    );
+    assert!(policy.access(&world.at("alias/x")).read);
+    assert_eq!(policy.gaps, [""; 0]);
+}
+
+#[test]
+fn a_command_can_not_push_what_was_guarded_out_of_what_is_looked_at() {
+    let world = World::new();
+    world.repository("w/zlib");
+    let earlier = world.policy(WRITE);
+    let hook = world.at("w/zlib/.git/hooks/pre-commit");
+    assert!(!may_write(&earlier, &hook));
+    assert_eq!(earlier.gaps, [""; 0]);
+    for number in 0..git::NESTED_AT_MOST {
+        world.folder(&format!("w/{number:03}/.git"));
+    }
+    let gaps = [format!(
+        "hooks and configuration of repositories below {:?} beyond the first 128",
+        world.at("w")
+    )];
+    let forgetful = world.policy(WRITE);
+    assert!(may_write(&forgetful, &hook));
+    assert_eq!(forgetful.gaps, gaps);
+    let later = policy(&PolicyRequest {
+        earlier: Some(&earlier),
+        ..world.request(WRITE)
+    });
+    for name in ["w/zlib/.git/hooks/pre-commit", "w/zlib/.git/config"] {
+        assert!(!may_write(&later, world.at(name)), "{name}");
+    }
+    for name in ["w/zlib/.git", "w/zlib"] {
+        assert!(!can_be_moved(&later, &world.at(name)), "{name}");
+    }
+    let absent = world.at("w/zlib/.git/commondir");
+    let is_watched = |policy: &Policy| {
+        let mut watched = policy.protected_absent.iter();
+        watched.any(|place| place.path == absent)
+    };
+    assert!(is_watched(&later));
+    assert!(may_write(&later, world.at("w/zlib/file")));
+    assert_eq!(later.gaps, gaps);
+    // What was absent and has come is protected from then on, and what is gone is forgotten.
+    fs::write(&absent, "../elsewhere").unwrap();
+    fs::remove_dir_all(world.at("w/zlib/.git/hooks")).unwrap();
+    let last = policy(&PolicyRequest {
+        earlier: Some(&later),
+        ..world.request(WRITE)
+    });
+    assert!(!may_write(&last, &absent));
+    let hooks = "w/zlib/.git/hooks".to_owned();
+    assert!(!world.names(&last.protected).contains(&hooks));
+}
+
+#[test]
+fn a_link_that_is_led_elsewhere_does_not_open_what_it_hid_before() {
+    let world = World::new();
+    world.write("h/dotfiles/aws/credentials", "");
+    symlink("dotfiles/aws", world.at("h/.aws")).unwrap();
+    let home = world.at("h");
+    let request = || PolicyRequest {
+        workspace: &home,
+        ..world.request(WRITE)
+    };
+    let earlier = policy(&request());
+    fs::remove_file(world.at("h/.aws")).unwrap();
+    fs::create_dir(world.at("h/.aws")).unwrap();
+    assert_eq!(world.names(&policy(&request()).hidden), ["h/.aws"]);
+    let later = policy(&PolicyRequest {
+        earlier: Some(&earlier),
+        ..request()
+    });
+    assert_eq!(world.names(&later.hidden), ["h/.aws", "h/dotfiles/aws"]);
+    // The user's own word counts at once.
+    let profile = world.write("p.toml", "unhide = ['~/.aws']\n");
+    let freed = policy(&PolicyRequest {
+        earlier: Some(&earlier),
+        profile: Some(&profile),
+        ..request()
+    });
+    assert_eq!(world.names(&freed.hidden), [""; 0]);
+}
+
+#[test]
+fn a_redirected_git_directory_is_told_and_what_it_obeys_is_protected() {
+    let world = World::new();
+    world.repository("w");
+    let absent = world.at("w/.git/commondir");
+    let before = world.policy(WRITE);
+    let mut watched = before.protected_absent.iter();
+    assert!(watched.any(|place| place.path == absent));
+    world.write("w/fake/config", "[core]\nfsmonitor = /bin/true\n");
+    fs::write(&absent, "../fake\n").unwrap();
+    let (policy, warnings) = Policy::build(&world.request(WRITE)).unwrap();
+    for name in ["w/.git/commondir", "w/fake/config"] {
+        assert!(!may_write(&policy, world.at(name)), "{name}");
+    }
+    assert!(may_write(&policy, world.at("w/fake/x")));
+    assert_eq!(
+        warnings,
+        [format!(
+            "git in {:?} takes hooks and configuration from {:?}, for a `commondir` leads there that \
+             git never writes: look at both before you use git there",
+            world.at("w"),
+            world.at("w/fake")
+        )]
+    );
+}
+
+#[test]
+fn repositories_that_a_command_makes_are_told_and_those_that_were_there_are_not() {
+    let new = crate::policy::new_repositories;
+    let none = [] as [PathBuf; 0];
+    let world = World::new();
+    world.repository("w");
+    world.repository("w/old");
+    world.git("w", &["init", "-q", "--bare", "old-bare"]);
+    let library = world.at("w/old");
+    let url = library.to_str().unwrap();
+    world.git("w", &["submodule", "--quiet", "add", url, "a/b/c/lib"]);
+    symlink("../old/.git", world.folder("w/linked").join(".git")).unwrap();
+    let before = world.policy(WRITE);
+    assert_eq!(new(&before), none);
+    world.repository("w/sub");
+    world.git("w", &["init", "-q", "--bare", "deep/bare"]);
+    world.git("w", &["submodule", "--quiet", "add", url, "x/y/z/lib"]);
+    assert_eq!(
+        new(&before),
+        ["w/deep/bare", "w/sub/.git", "w/x/y/z/lib/.git"].map(|name| world.at(name))
+    );
+    // A workspace without a repository that becomes one, in either way.
+    for (args, made) in [
+        (&["init", "-q", "--bare"][..], "w"),
+        (&["init", "-q"], "w/.git"),
+    ] {
+        let world = World::new();
+        let before = world.policy(WRITE);
+        assert_eq!(new(&before), none);
+        world.git("w", args);
+        assert_eq!(new(&before), [world.at(made)]);
+    }
+}
+
+/// Prints what a policy costs: `cargo test --release --lib costs -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement, which no number can fail"]
+#[allow(clippy::print_stdout)]
+fn what_a_policy_costs() {
+    let settled = || std::thread::sleep(std::time::Duration::from_secs(4));
+    let report = |what: &str, request: &PolicyRequest<'_>| {
+        // Longer than a look for repositories is remembered, which commands seldom follow each other within.
+        let mut cold = Vec::new();
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(5100));
+            let start = std::time::Instant::now();
+            build(request).unwrap();
+            cold.push(start.elapsed());
+        }
+        let mut warm: Vec<_> = (0..400)
+            .map(|_| {
+                let start = std::time::Instant::now();
+                build(request).unwrap();
+                start.elapsed()
+            })
+            .collect();
+        cold.sort();
+        warm.sort();
+        let policy = build(request).unwrap().policy;
+        println!(
+            "{what}: after a pause {:?}, at once {:?}; {} protected, {} pinned, {} hidden",
+            cold[1],
+            warm[200],
+            policy.protected.len(),
+            policy.pinned.len(),
+            policy.hidden.len()
+        );
+    };
+    let plain = World::new();
+    plain.repository("w");
+    let wide = World::new();
+    wide.repository("w");
+    for folder in 0..200 {
+        wide.folder(&format!("w/d{folder}/x"));
+        wide.folder(&format!("w/d{folder}/y"));
+    }
+    let many = World::new();
+    many.repository("w");
+    for folder in 0..100 {
+        for name in ["HEAD", "config", "hooks/x", "objects/x", "refs/x"] {
+            many.write(&format!("w/r{folder:03}/.git/{name}"), "");
+        }
+    }
+    settled();
+    report("plain", &PolicyRequest::new(WRITE, &plain.workspace));
+    report(
+        "plain, read-only",
+        &PolicyRequest::new(Mode::ReadOnly, &plain.workspace),
+    );
+    report("600 folders", &PolicyRequest::new(WRITE, &wide.workspace));
+    report(
+        "100 repositories",
+        &PolicyRequest::new(WRITE, &many.workspace),
     );
 }
