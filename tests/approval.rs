@@ -387,3 +387,114 @@ fn a_run_that_may_ask_and_cant_be_put_on_record_runs_nothing() {
         }
     }
 }
+
+#[test]
+fn an_audit_of_such_a_run_is_filtered_by_mode_class_time_and_session() {
+    let world = World::new();
+    let args = ["--approval", "terminal", "-c", COMMAND];
+    world.at_the_terminal(&args, "allow\n");
+    let modes = |words: &[&str]| -> Vec<Value> {
+        let output = world.cofferdam(&[&["audit", "--json"], words].concat());
+        assert!(output.status.success(), "{output:?}");
+        let lines = text(&output.stdout).lines();
+        lines
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["mode"].clone())
+            .collect()
+    };
+    let sessions = fs::read_dir(world.dir.path().join("home/dsh/sessions")).unwrap();
+    let names: Vec<_> = sessions.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 1);
+    let id = names[0].to_str().unwrap();
+    let both = ["read-only", "workspace-write"];
+    assert_eq!(modes(&[]), both);
+    assert_eq!(modes(&["--mode", "workspace-write"]), ["workspace-write"]);
+    assert_eq!(modes(&["--class", "file_write"]), ["read-only"]);
+    assert_eq!(modes(&["--class", "network"]), [""; 0]);
+    assert_eq!(modes(&["--since", "1h"]), both);
+    assert_eq!(modes(&["--until", "2020-01-01"]), [""; 0]);
+    assert_eq!(modes(&["--session", &id[..8]]), both);
+}
+
+#[test]
+fn a_command_is_told_the_home_of_the_sessions_and_its_own_when_it_is_on_record() {
+    let world = World::new();
+    let home = world.dir.path().join("home/dsh");
+    let dsh = |args: &[&str]| -> Vec<String> {
+        let command = ["-c", "env | grep ^DSH_ | sort"];
+        let output = world
+            .command(BINARY, &[&["run"], args, &command[..]].concat())
+            .env("DSH_OTHER", "not inherited")
+            .output()
+            .unwrap();
+        text(&output.stdout).lines().map(str::to_owned).collect()
+    };
+    let plain = vec![
+        format!("DSH_HOME={}", home.display()),
+        "DSH_SHELL=1".to_owned(),
+    ];
+    assert_eq!(dsh(&[]), plain);
+    assert!(!home.exists(), "a run that asks nobody keeps no record");
+    let told = dsh(&["--approval", "queue"]);
+    let id = told[1].strip_prefix("DSH_SESSION_ID=").unwrap();
+    let log = home.join(format!("sessions/{id}.jsonl"));
+    assert!(log.exists());
+    assert_eq!(told[2], format!("DSH_SESSION_JSONL={}", log.display()));
+    assert_eq!([&told[0], &told[3]], [&plain[0], &plain[1]]);
+}
+
+#[test]
+fn the_object_of_json_has_its_fields_in_the_order_of_its_description() {
+    let world = World::new();
+    let output = world.cofferdam(&["run", "--json", "-c", "touch made"]);
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let keys = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        keys(&object),
+        [
+            "exitCode",
+            "signal",
+            "timedOut",
+            "aborted",
+            "timeoutMs",
+            "durationMs",
+            "stdout",
+            "stderr",
+            "sandbox"
+        ]
+    );
+    assert_eq!(
+        keys(&object["stdout"]),
+        ["text", "truncated", "bytes", "spillPath"]
+    );
+    assert_eq!(
+        keys(&object["sandbox"]),
+        ["mode", "enforcement", "missing", "denied", "denials"]
+    );
+    assert_eq!(
+        keys(&object["sandbox"]["denials"][0]),
+        [
+            "class",
+            "operation",
+            "path",
+            "address",
+            "errno",
+            "allowedUnder",
+            "evidence",
+            "confidence",
+            "line"
+        ]
+    );
+    let refused = world.cofferdam(&["run", "--json", "--workspace", "/no/such", "-c", "true"]);
+    let object: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(
+        keys(&object["error"]),
+        ["code", "message", "step", "errno", "remedy"]
+    );
+}

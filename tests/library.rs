@@ -212,7 +212,9 @@ fn a_command_has_the_callers_environment_without_secrets_and_with_the_managed_on
         "DSH_SHELL=1",
         "DSH_TEST=added",
         "EDITOR=vi",
+        "GIT_EDITOR=false",
         "GIT_PAGER=cat",
+        "GIT_SEQUENCE_EDITOR=false",
         "LANG=C.UTF-8",
         "NO_COLOR=1",
         "PAGER=cat",
@@ -221,7 +223,8 @@ fn a_command_has_the_callers_environment_without_secrets_and_with_the_managed_on
     ];
     block_on(async {
         // What bash sets by itself, and what confinement moves, isn't the contract's.
-        let command = "env -u PWD -u SHLVL -u _ -u OLDPWD -u TMPDIR -u XDG_RUNTIME_DIR | sort";
+        let command =
+            "env -u PWD -u SHLVL -u _ -u OLDPWD -u TMPDIR -u TMPPREFIX -u XDG_RUNTIME_DIR | sort";
         let done = world.bash(&session, command, false).await;
         assert_eq!(done.text.lines().collect::<Vec<_>>(), expected);
         drop(contribution);
