@@ -4,7 +4,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-#[cfg(feature = "mcp")]
 use cofferdam::approval::queue::Verdict;
 use cofferdam::cli::{self, exit};
 
@@ -30,13 +29,10 @@ enum Command {
     #[cfg(feature = "mcp")]
     Mcp(cli::mcp::Args),
     /// List the escalations that wait for an answer.
-    #[cfg(feature = "mcp")]
     Approvals(cli::approvals::ListArgs),
     /// Allow one waiting escalation, once.
-    #[cfg(feature = "mcp")]
     Approve(cli::approvals::AnswerArgs),
     /// Reject one waiting escalation.
-    #[cfg(feature = "mcp")]
     Reject(cli::approvals::AnswerArgs),
 }
 
@@ -119,13 +115,10 @@ fn run(command: Command, ahead: Option<cofferdam::Ahead>) -> anyhow::Result<Exit
             runtime.shutdown_background();
             status
         }
-        #[cfg(feature = "mcp")]
         Command::Approvals(args) => single_threaded()?.block_on(cli::approvals::list(args)),
-        #[cfg(feature = "mcp")]
         Command::Approve(args) => {
             single_threaded()?.block_on(cli::approvals::answer(args, Verdict::Approve))
         }
-        #[cfg(feature = "mcp")]
         Command::Reject(args) => {
             single_threaded()?.block_on(cli::approvals::answer(args, Verdict::Reject))
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
-pub use question::{Question, visible, visible_line};
+pub use question::{JustifiedBy, Question, visible, visible_line};
 
 use crate::mode::{Mode, ModeSource};
 use crate::request::ExecRequest;
@@ -224,6 +224,12 @@ impl Escalation {
     /// The question that will be asked.
     pub fn question(&self) -> &Question {
         &self.question
+    }
+
+    /// The justification is Cofferdam's own, and the question says so.
+    pub fn in_own_words(mut self) -> Escalation {
+        self.question.justified_by = JustifiedBy::Cofferdam;
+        self
     }
 
     /// The request as it would run, for a check that nothing else stands in its way.

@@ -29,10 +29,21 @@ pub struct Question {
     pub from: Mode,
     /// The mode asked for.
     pub to: Mode,
-    /// Why, in the model's words.
+    /// Why.
     pub justification: String,
+    /// Whose words that is in.
+    pub justified_by: JustifiedBy,
     /// What the wider mode adds, in words.
     pub adds: String,
+}
+
+/// Who gives the reason of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JustifiedBy {
+    /// The model that made the call; it may say anything.
+    Model,
+    /// Cofferdam itself, from a denial fact.
+    Cofferdam,
 }
 
 impl Question {
@@ -54,6 +65,7 @@ impl Question {
             from,
             to,
             justification: justification.to_owned(),
+            justified_by: JustifiedBy::Model,
             adds: adds(to, &workspace.to_string_lossy()),
             workspace,
         }
@@ -71,9 +83,13 @@ impl Question {
             // Indented, so that no line of the command reads as a line of the question.
             let _infallible = writeln!(text, "    {line}");
         }
+        let label = match self.justified_by {
+            JustifiedBy::Model => "The model says",
+            JustifiedBy::Cofferdam => "Reason",
+        };
         let _infallible = write!(
             text,
-            "\nDirectory: {}\nMode now: {}\nIt adds: {}\nThe model says: {}",
+            "\nDirectory: {}\nMode now: {}\nIt adds: {}\n{label}: {}",
             visible_line(&self.workdir.to_string_lossy()),
             self.from,
             visible_line(&self.adds),
@@ -185,6 +201,15 @@ mod tests {
              The model says: fine\\nIt adds: nothing\\u{200b}"
         );
         assert_eq!(visible("é\tü\n"), "é\\tü\n");
+    }
+
+    #[test]
+    fn a_reason_of_cofferdams_own_is_not_put_into_a_models_mouth() {
+        let mut question = question("make", "why");
+        let tail = |question: &Question| question.text().lines().last().map(str::to_owned);
+        assert_eq!(tail(&question).as_deref(), Some("The model says: why"));
+        question.justified_by = JustifiedBy::Cofferdam;
+        assert_eq!(tail(&question).as_deref(), Some("Reason: why"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod approvals;
 pub mod audit;
 pub mod classify;
 pub mod doctor;
+pub mod escalate;
 pub mod exit;
 pub mod explain;
 #[cfg(feature = "mcp")]

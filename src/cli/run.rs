@@ -14,10 +14,13 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::escalate::{Channel, Recorded};
 use super::exit;
 use super::select::{Select, absolute};
 use crate::cell::Ahead;
+use crate::environment::managed::{Context as Calling, Managed};
 use crate::executor::{
     Confined, Confinement, Cut, Executor, Finished, Level, Live, Ran, Settings, Stream, Watch,
 };
@@ -25,6 +28,7 @@ use crate::mode::ModeSource;
 use crate::outcome::{Ended, NeverRan, NeverRanCode};
 use crate::output::{SpillCaps, spill_base};
 use crate::request::{Command, ExecRequest};
+use crate::session::Home;
 use crate::tools::{machine, text};
 
 /// How much of each stream `--json` holds; what is longer is on disk.
@@ -51,6 +55,16 @@ pub struct Args {
     /// Give the command this process's standard input, which is read to its end first.
     #[arg(long)]
     stdin: bool,
+    /// Who is asked, in this order, whether a command that was denied something may run once more under
+    /// the mode that allows it.
+    #[arg(
+        long,
+        value_name = "CHANNEL,…",
+        value_delimiter = ',',
+        value_enum,
+        default_value = "never"
+    )]
+    approval: Vec<Channel>,
     /// Don't say at the end what was denied.
     #[arg(long)]
     quiet: bool,
@@ -72,13 +86,13 @@ pub struct Args {
 /// Standard output or input is broken.
 pub async fn run(args: &Args, ahead: Option<Ahead>) -> anyhow::Result<ExitCode> {
     let ran = match prepare(args, ahead) {
-        Ok((executor, request)) => {
-            let ran = follow(args, &executor, request).await;
+        Ok(prepared) => {
+            let ran = follow(args, &prepared).await;
             if let Ok(finished) = &ran
                 && finished.stdout.spill.is_some() | finished.stderr.spill.is_some()
             {
                 // Nobody could read them later: the caller was told the paths, and removes them.
-                executor.spill_dir(None).keep();
+                prepared.executor.spill_dir(None).keep();
             }
             // The command is gone; its cell ends by itself when its socket closes.
             ran
@@ -105,7 +119,15 @@ pub async fn run(args: &Args, ahead: Option<Ahead>) -> anyhow::Result<ExitCode> 
     }
 }
 
-fn prepare(args: &Args, ahead: Option<Ahead>) -> Result<(Confined, ExecRequest), NeverRan> {
+/// What is run, and by what.
+struct Prepared {
+    executor: Confined,
+    request: ExecRequest,
+    /// Where a run that may ask keeps its record.
+    record: Option<Recorded>,
+}
+
+fn prepare(args: &Args, ahead: Option<Ahead>) -> Result<Prepared, NeverRan> {
     let invalid = |error: anyhow::Error| {
         NeverRan::refused(NeverRanCode::InvalidArgs, format!("{error:#}"), "")
     };
@@ -126,10 +148,11 @@ fn prepare(args: &Args, ahead: Option<Ahead>) -> Result<(Confined, ExecRequest),
         .collect::<anyhow::Result<Vec<_>>>()
         .map_err(invalid)?;
     let workspace = workspace.unwrap_or_else(|| here.clone());
+    let record = Recorded::begin(&args.approval, &workspace, select.mode)?;
     let executor = Confined::new(
         Settings {
             spill_base: spill_base(&workspace, &writable),
-            workspace: Some(workspace),
+            workspace: Some(workspace.clone()),
             tail_bytes: if args.select.json { JSON_TAIL } else { 0 },
             // What is passed on as it comes needs no copy.
             spill_caps: if args.select.json {
@@ -155,6 +178,7 @@ fn prepare(args: &Args, ahead: Option<Ahead>) -> Result<(Confined, ExecRequest),
         executor.adopt(ahead);
     }
     let mut request = ExecRequest::new(command(args).map_err(invalid)?);
+    request.workspace = Some(workspace);
     request.workdir = Some(match &args.workdir {
         Some(workdir) => absolute(workdir).map_err(invalid)?,
         None => here,
@@ -162,10 +186,20 @@ fn prepare(args: &Args, ahead: Option<Ahead>) -> Result<(Confined, ExecRequest),
     request.timeout = Some(Duration::from_millis(args.timeout_ms));
     request.mode = Some((select.mode, ModeSource::Default));
     request.env = args.env.iter().filter_map(variable).collect();
+    if let Ok(home) = Home::find(None) {
+        let session = record.as_ref().and_then(Recorded::session);
+        request.managed_env = Managed::new(home)
+            .collect(Calling { session })
+            .map_err(|error| invalid(error.into()))?;
+    }
     if args.stdin {
         request.stdin = Some(read_stdin().map_err(invalid)?);
     }
-    Ok((executor, request))
+    Ok(Prepared {
+        executor,
+        request,
+        record,
+    })
 }
 
 fn command(args: &Args) -> anyhow::Result<Command> {
@@ -207,13 +241,43 @@ fn variable(word: &OsString) -> Option<(OsString, OsString)> {
     }
 }
 
-async fn follow(
+/// Runs it, and once more if someone allows that.
+async fn follow(args: &Args, prepared: &Prepared) -> Result<Finished, NeverRan> {
+    let Prepared {
+        executor,
+        request,
+        record,
+    } = prepared;
+    let abort = CancellationToken::new();
+    let _listening = AbortOnDropHandle::new(tokio::spawn(abort_on_signal(abort.clone())));
+    let Some(record) = record else {
+        return once(args, executor, request, &abort).await;
+    };
+    let run = record.run(request)?;
+    let ran = once(args, executor, request, &abort).await;
+    record.ended(run, request, &ran);
+    let first = ran?;
+    if first.cut.is_some() {
+        return Ok(first);
+    }
+    let asked = record.ask(&first.sandbox, request, args.quiet, &abort);
+    match asked.await? {
+        Some((run, wider)) => {
+            let ran = once(args, executor, &wider, &abort).await;
+            record.ended(run, &wider, &ran);
+            ran
+        }
+        None => Ok(first),
+    }
+}
+
+async fn once(
     args: &Args,
     executor: &Confined,
-    request: ExecRequest,
+    request: &ExecRequest,
+    abort: &CancellationToken,
 ) -> Result<Finished, NeverRan> {
-    let spec = executor.resolve(request)?;
-    let abort = CancellationToken::new();
+    let spec = executor.resolve(request.clone())?;
     let mut watch = Watch {
         abort: abort.clone(),
         ..Watch::default()
@@ -221,10 +285,7 @@ async fn follow(
     if !args.select.json {
         watch.live = Some(Arc::new(PassOn(abort.clone())));
     }
-    let listening = tokio::spawn(abort_on_signal(abort));
-    let ran = executor.run(spec, watch).await;
-    listening.abort();
-    match ran? {
+    match executor.run(spec, watch).await? {
         Ran::Finished(finished) => Ok(*finished),
         Ran::Yielded(id) => Err(NeverRan::refused(
             NeverRanCode::ShutDown,

@@ -529,7 +529,7 @@ mod tests {
         assert_eq!(
             ceiled(&managed(json!([root("read"), pattern])), &ours()),
             Err(Exceeds::Hidden(
-                "{\"pattern\":\"**/*.env\",\"type\":\"glob_pattern\"}".into()
+                "{\"type\":\"glob_pattern\",\"pattern\":\"**/*.env\"}".into()
             ))
         );
         assert_eq!(

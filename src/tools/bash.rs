@@ -247,7 +247,7 @@ fn escalation(arguments: &Value) -> Result<Option<(Mode, String)>, Failure> {
 
 /// Puts an event on record. A full disk doesn't keep commands from running; the gate, which must not
 /// go on without its record, writes its own.
-pub(super) fn note(session: &Option<Arc<Session>>, what: impl FnOnce() -> What) {
+pub(crate) fn note(session: &Option<Arc<Session>>, what: impl FnOnce() -> What) {
     if let Some(session) = session
         && let Err(error) = session.record(what())
     {
@@ -280,7 +280,8 @@ fn started(call: &str, task: &TaskId, mode: Mode, command: &str) -> What {
     }
 }
 
-fn describe(finished: &Finished, ended: &mut Ended) {
+/// Puts how a command ended on its record.
+pub(crate) fn describe(finished: &Finished, ended: &mut Ended) {
     ended.exit_code = finished.ended.exit_code();
     ended.signal = finished.ended.signal_name();
     ended.timed_out = finished.cut == Some(Cut::TimedOut);

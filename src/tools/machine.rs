@@ -95,7 +95,7 @@ pub fn level(level: &Level) -> &'static str {
     }
 }
 
-pub(super) fn whole_millis(time: std::time::Duration) -> u64 {
+pub(crate) fn whole_millis(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

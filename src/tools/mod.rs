@@ -4,6 +4,76 @@
 //! and requests are built of named arguments alone, so that a model can set neither the environment
 //! nor standard input. Everything about processes lies behind the executor: another one changes nothing that
 //! the model sees but whether escalation is advertised. Nothing here knows MCP.
+//!
+//! # Example
+//!
+//! A harness that gives its model the tools, and itself answers when the model asks for a wider mode:
+//!
+//! ```standalone_crate
+//! use std::sync::Arc;
+//!
+//! use cofferdam::approval::{Answer, Answerer, Question};
+//! use cofferdam::environment::managed::Managed;
+//! use cofferdam::executor::{Confined, Confinement, Executor, Settings};
+//! use cofferdam::mode::Mode;
+//! use cofferdam::session::{Home, Session};
+//! use cofferdam::tools::{Call, Composition, Tools};
+//! use serde_json::json;
+//!
+//! struct Person;
+//!
+//! #[async_trait::async_trait]
+//! impl Answerer for Person {
+//!     async fn ask(&self, question: &Question) -> Answer {
+//!         println!("{}", question.text());
+//!         Answer::Rejected { by: "a person who never says yes".to_owned() }
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // First of all, before any thread: this program is started again to be a session's cell.
+//!     cofferdam::cell_main();
+//!
+//!     let base = tempfile::tempdir_in("/var/tmp")?;
+//!     let workspace = base.path().join("work");
+//!     std::fs::create_dir(&workspace)?;
+//!     let home = Home::find(Some(&base.path().join("home")))?;
+//!     tokio::runtime::Runtime::new()?.block_on(async {
+//!         let executor = Arc::new(Confined::new(Settings::default(), Confinement::default()));
+//!         let mut composition = Composition::new(executor.clone(), Managed::new(home.clone()));
+//!         composition.approvals = Some(Arc::new(Person));
+//!         let tools = Tools::new(composition);
+//!         let session = Arc::new(Session::create(&home, &workspace, Mode::ReadOnly)?);
+//!
+//!         // What the model is told: the tools, and the standing parts of its prompt.
+//!         for tool in tools.definitions() {
+//!             println!("{}: {}\n{}", tool.name, tool.description, tool.input_schema());
+//!         }
+//!         for section in tools.prompt_sections(Some(&session))? {
+//!             println!("{}", section.text);
+//!         }
+//!
+//!         // What the model calls, and reads.
+//!         let call = || Call { session: Some(session.clone()), ..Call::default() };
+//!         let arguments = json!({"command": "touch made", "description": "Makes a file in the workspace"});
+//!         let denied = tools.call("bash", &arguments, call()).await;
+//!         assert!(denied.text.ends_with("[exit code: 1]"), "{}", denied.text);
+//!         assert!(denied.text.contains("[sandbox: file access denied under read-only mode]"));
+//!
+//!         let mut wider = arguments.clone();
+//!         wider["sandbox_permissions"] = json!("workspace-write");
+//!         wider["justification"] = json!("The file is what was asked for.");
+//!         let refused = tools.call("bash", &wider, call()).await;
+//!         assert_eq!(refused.text, "the user rejected escalating this command to \"workspace-write\"");
+//!
+//!         // A person switches the session; the next call runs under the new mode.
+//!         session.switch(Mode::WorkspaceWrite, "a person")?;
+//!         assert_eq!(tools.call("bash", &arguments, call()).await.text, "(no output)");
+//!         executor.shutdown().await;
+//!         Ok(())
+//!     })
+//! }
+//! ```
 
 mod arguments;
 mod bash;
@@ -14,7 +84,7 @@ mod tasks;
 pub mod text;
 
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +96,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use arguments::{Kind, Param, schema, violations};
+#[cfg(feature = "cli")]
+pub(crate) use bash::{describe, note};
 pub use prompt::{AnnounceMode, Section};
 
 use crate::approval::{Answerer, Refusal};

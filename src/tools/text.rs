@@ -234,7 +234,7 @@ fn blocked(fact: &Fact) -> String {
 }
 
 /// The path or the address on one line.
-pub(super) fn target(fact: &Fact) -> Option<String> {
+pub(crate) fn target(fact: &Fact) -> Option<String> {
     let named = match (&fact.path, &fact.address) {
         (Some(path), _) => path.to_string_lossy().into_owned(),
         (None, Some(address)) => address.clone(),

@@ -1,7 +1,9 @@
 """The life of a server: how it starts, what it survives, and that it leaves nothing behind."""
 
 import asyncio
+import base64
 import json
+import re
 import signal
 import unittest
 
@@ -137,6 +139,30 @@ class End(RawCase):
         self.assertTrue(await marker.vanishes(1))
 
 
+class Environment(Case):
+    async def test_a_command_gets_the_servers_environment_without_secrets_and_the_managed_one(self):
+        self.env |= {"EDITOR": "vi", "PAGER": "less", "API_KEY": "1", "some_Secret": "2", "GH_TOKEN_X": "3"}
+        self.env |= {"DSH_SESSION_ID": "another", "DSH_OTHER": "4"}
+        for era in ERAS:
+            async with self.client(era=era) as client:
+                result = await client.call_tool("bash", bash("env -0 | base64 -w0"))
+            pairs = base64.b64decode(text(result)).decode().split("\0")[:-1]
+            found = dict(pair.split("=", 1) for pair in pairs)
+            (log,) = (self.home / ".dsh/sessions").glob("*.jsonl")
+            expected = {
+                "DSH_HOME": str(self.home / ".dsh"),
+                "DSH_SHELL": "1",
+                "DSH_SESSION_ID": log.stem,
+                "DSH_SESSION_JSONL": str(log),
+            }
+            self.assertEqual({key: value for key, value in found.items() if key.startswith("DSH_")}, expected)
+            plain = {"NO_COLOR": "1", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "EDITOR": "vi"}
+            self.assertEqual({key: found.get(key) for key in plain}, plain)
+            secret = re.compile("KEY|SECRET|TOKEN", re.IGNORECASE)
+            self.assertEqual([key for key in found if secret.search(key)], [])
+            log.unlink()
+
+
 class Prompt(Case):
     MODE = "Shell commands of this session run under read-only mode."
 
@@ -178,7 +204,7 @@ class Prompt(Case):
                 log.unlink()
 
 
-class Sessions(Case):
+class Sessions(RawCase):
     async def test_a_session_is_taken_up_again_with_its_mode(self):
         async with self.client("--mode", "workspace-write") as client:
             await client.call_tool("bash", bash("true"))
@@ -191,6 +217,62 @@ class Sessions(Case):
                 result = await client.call_tool("bash", bash("printf $DSH_SESSION_ID"))
                 self.assertEqual(text(result), log.stem)
                 self.assertEqual(result.meta["cofferdam/result"]["sandbox"]["mode"], "read-only")
+
+    async def test_a_switch_to_read_only_outlives_a_server_that_is_killed_in_mid_write(self):
+        for rounds in range(3):
+            one = await self.start("--mode", "workspace-write")
+            await one.send(INITIALIZE, INITIALIZED, self.call(1, "touch before && printf $DSH_SESSION_ID"))
+            id = (await one.answer(1))["result"]["content"][0]["text"]
+            # Calls write events without a pause while a person switches, and then comes the end.
+            for number in range(2, 40):
+                await one.send(self.call(number, "true"))
+            switched = await asyncio.to_thread(self.run_cofferdam, "session", "mode", id, "read-only")
+            self.assertEqual(
+                switched.stdout,
+                "switched from workspace-write to read-only, effective with the next call\n",
+            )
+            await one.send(self.call(40, "true"))
+            await asyncio.sleep(0.01 * rounds)
+            one.process.kill()
+            await one.process.wait()
+            log = self.home / f".dsh/sessions/{id}.jsonl"
+            with log.open("a") as file:
+                # As a write ends that was cut short.
+                file.write('{"at":1,"type":"bash/sandbox-mode","mode":"danger-full-acc')
+            (self.workspace / "made").unlink(missing_ok=True)
+            again = await self.start("--mode", "workspace-write", "--session", id)
+            await again.send(INITIALIZE, INITIALIZED, self.call(1, "touch made"), self.call(2, "ls"))
+            result = (await again.answer(1))["result"]
+            self.assertEqual(result["_meta"]["cofferdam/result"]["sandbox"]["mode"], "read-only")
+            self.assertFalse((self.workspace / "made").exists())
+            # Switched back, the same command runs.
+            self.run_cofferdam("session", "mode", id, "workspace-write")
+            await again.send(self.call(3, "touch made"))
+            await again.answer(3)
+            self.assertTrue((self.workspace / "made").exists())
+            again.process.stdin.close()
+            await again.process.wait()
+
+    async def test_a_narrower_switch_names_the_tasks_that_run_wider_until_they_end(self):
+        server = await self.start("--mode", "workspace-write")
+        await server.send(INITIALIZE, INITIALIZED, self.call(1, "sleep 600", run_in_background=True))
+        await server.answer(1)
+        (log,) = (self.home / ".dsh/sessions").glob("*.jsonl")
+        first = self.run_cofferdam("session", "mode", log.stem, "read-only").stdout
+        self.assertEqual(
+            first,
+            "switched from workspace-write to read-only, effective with the next call\n"
+            "bash-1 still runs under workspace-write: sleep 600\n",
+        )
+        await server.send(self.call(2, "true"))
+        result = (await server.answer(2))["result"]
+        self.assertEqual(result["_meta"]["cofferdam/result"]["sandbox"]["mode"], "read-only")
+        kill = {"name": "bash_kill", "arguments": {"task_id": "bash-1"}}
+        await server.send({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": kill})
+        await server.answer(3)
+        self.run_cofferdam("session", "mode", log.stem, "workspace-write")
+        again = self.run_cofferdam("session", "mode", log.stem, "read-only").stdout
+        self.assertNotIn("bash-1", again)
 
     async def test_a_session_that_isnt_there_serves_nothing(self):
         refused = self.run_cofferdam("mcp", "--session", "0" * 32)

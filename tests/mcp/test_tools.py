@@ -1,6 +1,7 @@
 """The three tools over the wire: what is listed, what a call returns, what goes on in the background."""
 
 import asyncio
+import time
 import unittest
 
 from server import ERAS, LEGACY, NEW, Case, Marker, bash, machine, text
@@ -17,6 +18,22 @@ class Listing(Case):
         tools = listed[0][0]
         self.assertTrue(all(one == tools for pair in listed for one in pair))
         self.assertEqual([tool.name for tool in tools], ["bash", "bash_output", "bash_kill"])
+        self.assertEqual(
+            [list(tool.input_schema["properties"]) for tool in tools],
+            [
+                [
+                    "command",
+                    "description",
+                    "timeoutMs",
+                    "workdir",
+                    "run_in_background",
+                    "sandbox_permissions",
+                    "justification",
+                ],
+                ["task_id", "wait_ms"],
+                ["task_id"],
+            ],
+        )
         for tool in tools:
             self.assertEqual(tool.meta, {"anthropic/alwaysLoad": True})
             self.assertIsNone(tool.output_schema)
@@ -203,6 +220,48 @@ class Background(Case):
             )
             second = await client.call_tool("bash", bash("printf two"))
             self.assertEqual([block.text for block in second.content], ["two"])
+
+    async def test_what_was_denied_to_a_task_is_told_once_when_it_has_settled(self):
+        for era in ERAS:
+            async with self.client(era=era) as client:
+                made = self.workspace / "made"
+                await client.call_tool(
+                    "bash", bash(f"touch '{made}'; sleep 1; exit 3", run_in_background=True)
+                )
+                read = lambda **more: client.call_tool("bash_output", {"task_id": "bash-1", **more})
+                first = text(await read(wait_ms=5000))
+                self.assertEqual(
+                    first, f"[stderr]\ntouch: cannot touch '{made}': Read-only file system\n[status: running]"
+                )
+                self.assertEqual(
+                    text(await read(wait_ms=5000)),
+                    "(no new output)\n[status: completed, exit code: 3]\n"
+                    "[sandbox: file access denied under read-only mode]\n"
+                    f"[sandbox: blocked write {made}; allowed under workspace-write]\n"
+                    "[sandbox: escalation available — retry this exact command once with sandbox_permissions"
+                    " (the narrowest wider mode that suffices) + justification; the approval prompt asks the user]",
+                )
+                self.assertEqual(
+                    text(await read()), "(no new output)\n[status: completed, exit code: 3]"
+                )
+
+    async def test_a_read_that_waits_returns_with_output_or_the_end_and_not_before(self):
+        async with self.client() as client:
+            read = lambda **more: client.call_tool("bash_output", {"task_id": "bash-1", **more})
+            await client.call_tool(
+                "bash", bash("sleep 1; echo one; sleep 1; exit 0", run_in_background=True)
+            )
+            started = time.monotonic()
+            none = text(await read(wait_ms=200))
+            self.assertEqual(none, "(no new output)\n[status: running]")
+            self.assertGreaterEqual(time.monotonic() - started, 0.2)
+            self.assertEqual(text(await read(wait_ms=30_000)), "one\n[status: running]")
+            self.assertEqual(
+                text(await read(wait_ms=30_000)), "(no new output)\n[status: completed, exit code: 0]"
+            )
+            self.assertLess(time.monotonic() - started, 15)
+            for wrong in (-1, "soon"):
+                self.assertTrue((await read(wait_ms=wrong)).is_error)
 
     async def test_a_poll_that_shows_the_end_needs_no_notice(self):
         async with self.client() as client:

@@ -120,7 +120,7 @@ fn what_can_not_start_is_told_as_one_object_and_exits_with_125() {
                 "{error}"
             );
             let keys: Vec<&String> = error.as_object().unwrap().keys().collect();
-            assert_eq!(keys, ["code", "errno", "message", "remedy", "step"]);
+            assert_eq!(keys, ["code", "message", "step", "errno", "remedy"]);
         };
         let call = || world.call("workspace-write");
         error(
