@@ -3,7 +3,7 @@
 //! Rule: what `/proc/self/mountinfo` says is only used to hide more; it is read again when the kernel says
 //! that it has changed.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap as HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek};

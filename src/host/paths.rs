@@ -3,7 +3,7 @@
 //! Rule: a path says which links it went through, because a link inside a writable root is something
 //! that a command could have made.
 
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};

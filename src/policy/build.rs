@@ -3,8 +3,8 @@
 //! Rule: this runs before every command, so it looks at names that it knows and never walks a tree; and
 //! what a command could have made (a link, a file in a writable root) never widens anything.
 
+use std::cell::LazyCell;
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use super::profile::{self, Setting, Settings, WORKSPACE_FILE};
 use super::{Environment, Network, Origin, Place, Policy, Require};
+use rustc_hash::FxHashSet as HashSet;
+
 use crate::host::git::{self, DotGit};
 use crate::host::home;
 use crate::host::mounts::{self, Mounts};
@@ -124,7 +126,7 @@ pub fn build(request: &PolicyRequest<'_>) -> Result<Built, NeverRan> {
         links: Vec::new(),
         pinned: Vec::new(),
         hidden: Vec::new(),
-        git_dirs: HashSet::new(),
+        git_dirs: HashSet::default(),
         gaps: Vec::new(),
         warnings,
         lookup: RefCell::default(),
@@ -607,11 +609,11 @@ impl Builder {
             &settings.hidden,
             &settings.hidden_variables,
         ];
-        let lines: HashSet<&Origin> = lists
-            .into_iter()
-            .flatten()
-            .map(|line| &line.origin)
-            .collect();
+        // Only asked for what is gone, which is nothing as a rule.
+        let lines = LazyCell::new(|| -> HashSet<&Origin> {
+            let lines = lists.into_iter().flatten();
+            lines.map(|line| &line.origin).collect()
+        });
         let stands = |place: &Place| match place.origin {
             Origin::Profile { .. } => lines.contains(&place.origin),
             Origin::Workspace | Origin::Argument | Origin::GitWorktree | Origin::Builtin => true,

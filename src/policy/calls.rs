@@ -3,7 +3,7 @@
 //! Rule: a name is in this table or it is an error in the profile, so that no refusal is lost to a
 //! typing error.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap as HashMap;
 use std::sync::LazyLock;
 
 /// The number of a system call on this machine; `None` when this machine has no call of that name.
