@@ -78,6 +78,7 @@ pub fn resolve(path: &Path) -> io::Result<Resolved> {
 #[derive(Debug, Default)]
 pub struct Lookup {
     seen: HashMap<OsString, Rc<Entry>>,
+    listed: HashMap<OsString, Listing>,
 }
 
 /// Something that was looked up.
@@ -136,7 +137,10 @@ impl Lookup {
                     }
                 };
                 let known = |stamp| absences().knows(stamp, name);
-                if !folder.found.exists || folder.stamp.is_some_and(known) {
+                if !folder.found.exists
+                    || folder.stamp.is_some_and(known)
+                    || self.is_not_listed(&folder, name)
+                {
                     return Ok(Probe::Missing(folder));
                 }
                 let next = folder.found.path.join(name);
@@ -165,10 +169,64 @@ impl Lookup {
         Ok(Probe::Found(entry))
     }
 
+    /// Whether a folder's list of names shows that a name isn't there. A folder is listed when it is asked for
+    /// the third time: many names are looked for in few folders.
+    fn is_not_listed(&mut self, folder: &Entry, name: &OsStr) -> bool {
+        if folder.stamp.is_none() {
+            return false;
+        }
+        let path = folder.found.path.as_os_str();
+        let Some(listing) = self.listed.get_mut(path) else {
+            self.listed.insert(path.to_owned(), Listing::Asked(1));
+            return false;
+        };
+        if let Listing::Asked(times) = listing {
+            *times += 1;
+            if *times < 3 {
+                return false;
+            }
+            *listing = Listing::of(&folder.found.path);
+        }
+        match listing {
+            Listing::Names(names) => !names.contains(&name.to_ascii_lowercase()),
+            Listing::Asked(_) | Listing::Unknown => false,
+        }
+    }
+
     fn keep(&mut self, path: &Path, found: Resolved, stamp: Option<Stamp>) -> Rc<Entry> {
         let entry = Rc::new(Entry { found, stamp });
         self.seen.insert(path.into(), entry.clone());
         entry
+    }
+}
+
+/// What is known of the names in a folder.
+#[derive(Debug)]
+enum Listing {
+    /// Nothing yet; it was asked for this many names.
+    Asked(u8),
+    /// All of them, in lower case: some file systems take names in any.
+    Names(HashSet<OsString>),
+    /// They can't be listed, are too many, or not all ASCII, which file systems fold in ways of their own.
+    Unknown,
+}
+
+impl Listing {
+    fn of(folder: &Path) -> Listing {
+        const AT_MOST: usize = 256;
+        let Ok(entries) = fs::read_dir(folder) else {
+            return Listing::Unknown;
+        };
+        let mut names = HashSet::default();
+        for entry in entries {
+            match entry.map(|entry| entry.file_name()) {
+                Ok(name) if name.is_ascii() && names.len() < AT_MOST => {
+                    names.insert(name.to_ascii_lowercase());
+                }
+                Ok(_) | Err(_) => return Listing::Unknown,
+            }
+        }
+        Listing::Names(names)
     }
 }
 
