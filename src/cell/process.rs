@@ -49,6 +49,8 @@ struct Cell {
     /// The view that the cell is in.
     at: Option<ViewId>,
     ready: Option<Ready>,
+    /// What the next command will want, as long as nothing is ready for it.
+    wanted: Option<Plan>,
     /// A command was started before.
     launched: bool,
     pid: u32,
@@ -81,6 +83,9 @@ impl Ready {
     }
 }
 
+/// How long a command may run before the next one is prepared for, in milliseconds.
+const SOON: u8 = 20;
+
 fn serve() -> Result<(), Failure> {
     let (socket, ready) = match hygiene() {
         Ok(socket) => (socket, Ok(())),
@@ -107,15 +112,26 @@ fn serve() -> Result<(), Failure> {
             PollFd::new(socket.as_fd(), PollFlags::POLLIN),
             PollFd::new(children.as_fd(), PollFlags::POLLIN),
         ];
-        match poll(&mut polled, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => {}
+        let wait = match &cell {
+            Ok(cell) if cell.wanted.is_some() => PollTimeout::from(SOON),
+            Ok(_) | Err(_) => PollTimeout::NONE,
+        };
+        let idle = match poll(&mut polled, wait) {
+            Ok(ready) => ready == 0,
+            Err(Errno::EINTR) => false,
             Err(errno) => return Err(errno).step(Kind::SetUp, "poll"),
-        }
+        };
         let ready = |at: usize| polled[at].any().unwrap_or(false);
         let (from_harness, from_children) = (ready(0), ready(1));
         if from_children {
             while children.read_signal().is_ok_and(|signal| signal.is_some()) {}
             reap(&mut running);
+        }
+        if (from_children || idle)
+            && !from_harness
+            && let Ok(cell) = &mut cell
+        {
+            cell.make_ready();
         }
         if from_harness {
             match wire::receive::<ToCell>(&socket) {
@@ -222,6 +238,7 @@ impl Cell {
             views,
             at: None,
             ready: None,
+            wanted: None,
             launched: false,
             pid: std::process::id(),
             notes,
@@ -254,8 +271,7 @@ impl Cell {
                     _control: control,
                 });
                 if self.setup.prepare {
-                    // What is wrong is told to the command that needs it.
-                    self.ready = self.prepare(&launch.plan).ok();
+                    self.wanted = Some(launch.plan.clone());
                 }
                 running
             }
@@ -291,6 +307,15 @@ impl Cell {
             .go(&launch.go, control, &of_command)
             .step(Kind::SetUp, "ask an init")?;
         Ok(ready.init)
+    }
+
+    /// Prepares for the next command, when the one before it has ended or has run for a moment: while it
+    /// begins, it should have the machine to itself.
+    fn make_ready(&mut self) {
+        if let Some(plan) = self.wanted.take() {
+            // What is wrong is told to the command that needs it.
+            self.ready = self.prepare(&plan).ok();
+        }
     }
 
     /// An init with a confined process that waits to become a command.
