@@ -39,7 +39,9 @@ pub struct Settings {
     pub grace: Duration,
     /// Bytes of each stream that stay in memory: [`TAIL_BYTES`].
     pub tail_bytes: usize,
-    /// Where the spill folders of sessions are created: the system's folder for temporary files.
+    /// Where the spill folders of sessions are created: the system's folder for temporary files. Below
+    /// `/tmp`, `/dev/shm` or `/run` a confined command sees only its own session's; elsewhere it can read
+    /// those of the same user's other sessions.
     pub spill_base: PathBuf,
     /// How much is spilled at most.
     pub spill_caps: SpillCaps,
