@@ -28,7 +28,12 @@ pub fn spill_base(workspace: &Path, writable: &[PathBuf]) -> PathBuf {
         base.is_dir() && !roots.iter().any(|root| base.starts_with(root))
     };
     let usual = std::env::temp_dir();
-    [usual.clone(), "/tmp".into(), "/var/tmp".into()]
+    // Where confined commands have scratch of their own, they don't see each other's.
+    let private = ["/tmp", "/dev/shm", "/run"];
+    let apart = canonical(&usual);
+    let apart = private.iter().any(|scratch| apart.starts_with(scratch));
+    let first = if apart { usual.clone() } else { "/tmp".into() };
+    [first, usual.clone(), "/var/tmp".into()]
         .into_iter()
         .find(outside)
         .unwrap_or(usual)
