@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use nix::errno::Errno;
@@ -399,6 +399,7 @@ impl InCells {
         Ok(Ok(Launched {
             running: Box::new(InCell {
                 control,
+                killed: AtomicBool::new(false),
                 end: None,
                 guarded: guarded(&prepared.policy),
                 links: links(&prepared.policy),
@@ -802,9 +803,13 @@ impl Live for Witness {
     }
 }
 
+/// How long a killed command may take to be gone before its caller is answered all the same.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
 /// A command that runs in a cell.
 struct InCell {
     control: Control,
+    killed: AtomicBool,
     end: Option<End>,
     policy: Arc<Policy>,
     /// Whether it has a view of its own, or Landlock alone.
@@ -886,6 +891,7 @@ impl Running for InCell {
     }
 
     fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
         self.control.kill();
     }
 
@@ -894,7 +900,23 @@ impl Running for InCell {
     }
 
     async fn gone(&mut self) -> Ended {
-        self.end().await
+        if !self.killed.load(Ordering::Relaxed) {
+            return self.end().await;
+        }
+        if let Ok(ended) = tokio::time::timeout(GIVE_UP, self.end()).await {
+            return ended;
+        }
+        // A process that is stuck in the kernel; its init ends everything when the control socket closes.
+        let ended = Ended::Signalled(libc::SIGKILL);
+        self.enforcement.missing.push(format!(
+            "the end of the command, which was killed and not gone after {} s",
+            GIVE_UP.as_secs()
+        ));
+        self.end = Some(End {
+            ended,
+            events: Vec::new(),
+        });
+        ended
     }
 
     async fn report(
