@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // Helpers of tests may panic as tests may.
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,6 +105,10 @@ fn two_hundred_sessions_in_one_process_keep_their_modes_tasks_and_tmp_apart() {
     const SESSIONS: usize = 200;
     /// Sessions that call at the same time.
     const AT_ONCE: usize = 4;
+    // Each session with a task holds half a dozen descriptors; a login shell's soft limit may be 1024.
+    let files = Resource::RLIMIT_NOFILE;
+    let (_, hard) = getrlimit(files).unwrap();
+    setrlimit(files, hard.min(8192), hard).unwrap();
     let world = World::new(None);
     let seconds = format!("36{:06}", std::process::id());
     let mode_of = |index: usize| [Mode::ReadOnly, Mode::WorkspaceWrite][index % 2];
@@ -118,8 +123,18 @@ fn two_hundred_sessions_in_one_process_keep_their_modes_tasks_and_tmp_apart() {
                 format!("ls /tmp; echo {index} > /tmp/mine; touch made-{index} && echo made");
             let done = world.bash(session, &command, false).await;
             let task = world.bash(session, &format!("sleep {seconds}"), true).await;
-            assert_eq!(done.structured["sandbox"]["mode"], json!(mode_of(index)));
-            assert_eq!(task.structured["sandbox"]["mode"], json!(mode_of(index)));
+            assert_eq!(
+                done.structured["sandbox"]["mode"],
+                json!(mode_of(index)),
+                "{}",
+                done.text
+            );
+            assert_eq!(
+                task.structured["sandbox"]["mode"],
+                json!(mode_of(index)),
+                "{}",
+                task.text
+            );
             let made = world.workspace().join(format!("made-{index}"));
             if mode_of(index) == Mode::ReadOnly {
                 assert_eq!(done.structured["stdout"]["text"], "", "{}", done.text);

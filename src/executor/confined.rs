@@ -77,6 +77,8 @@ impl Default for Confinement {
 
 /// Runs commands confined to their mode. It needs a tokio runtime with all drivers enabled.
 ///
+/// A session holds two descriptors, and each of its commands that runs three or four more.
+///
 /// Commands of one session share a cell: loopback, `/tmp`, `/dev/shm` and `/run`. When a command ends,
 /// nothing that it started is left. A request for [`Mode::DangerFullAccess`] runs as by
 /// [`Unconfined`](super::Unconfined).
@@ -522,11 +524,19 @@ impl InCells {
             remove_at_end: self.left_behind(prepared)?,
         };
         let failed = |error: std::io::Error| {
+            let errno = command::os_error(&error);
+            let remedy = if matches!(errno, Errno::EMFILE | Errno::ENFILE) {
+                "raise the limit of open files: ulimit -n"
+            } else if matches!(errno, Errno::EAGAIN | Errno::ENOMEM) {
+                "end other processes first"
+            } else {
+                "name a working cofferdam binary"
+            };
             NeverRan::step(
                 NeverRanCode::SandboxUnavailable,
                 format!("start {}", binary.display()),
-                command::os_error(&error),
-                "name a working cofferdam binary",
+                errno,
+                remedy,
             )
         };
         let ahead = lock(&self.ahead).take();
