@@ -7,6 +7,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use caps::CapSet;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
@@ -218,7 +219,9 @@ fn drop_capabilities(plan: &Plan) -> Result<(), Failure> {
     // The bounding set can only be dropped with CAP_SETPCAP, which a caller without namespaces may lack.
     // Nothing is lost: under no_new_privs no program gives a capability that its caller hasn't got.
     let held = rustix::thread::capabilities(None).step(Kind::SetUp, "read capabilities")?;
+    let mut sets = vec![CapSet::Effective, CapSet::Permitted, CapSet::Inheritable];
     if held.effective.contains(CapabilitySet::SETPCAP) {
+        sets.push(CapSet::Bounding);
         for number in 0..64 {
             let one = CapabilitySet::from_bits_retain(1 << number);
             if !keep.contains(one) {
@@ -239,7 +242,17 @@ fn drop_capabilities(plan: &Plan) -> Result<(), Failure> {
             inheritable: CapabilitySet::empty(),
         },
     )
-    .step(Kind::SetUp, "drop capabilities")
+    .step(Kind::SetUp, "drop capabilities")?;
+    // Dropped is what isn't there afterwards.
+    for set in sets {
+        let left = caps::read(None, set)
+            .map_err(|_| Failure::new(Kind::SetUp, "read capabilities", Errno::last()))?;
+        let left = left.iter().fold(0, |bits, one| bits | one.bitmask());
+        if left & !plan.capabilities != 0 {
+            return Err(Failure::new(Kind::SetUp, "drop capabilities", Errno::EPERM));
+        }
+    }
+    Ok(())
 }
 
 fn execute(go: &Go) -> Failure {

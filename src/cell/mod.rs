@@ -24,6 +24,7 @@ mod wire;
 pub use handle::{Ahead, fork_ahead};
 pub(crate) use handle::{Cell, Control, Incoming};
 pub(crate) use message::{Failure, FailureKind, Go, Launch, Report, SetUp, Spill};
+pub(crate) use wire::memory_file;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -300,21 +300,7 @@ fn take_sources(view: &View) -> Result<Vec<Option<OwnedFd>>, Failure> {
 /// A detached, recursive copy of the mount at a path, which must still be what it was.
 fn take(path: &CStr, identity: Option<&Identity>) -> Result<OwnedFd, Failure> {
     let named = |failure: Failure| failure.about(path.to_bytes());
-    let at = openat2(
-        CWD,
-        path,
-        OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-        Mode::empty(),
-        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
-    )
-    .map_err(|errno| {
-        Failure::new(
-            changed_unless_refused(errno),
-            "open a path of the policy",
-            plain(errno),
-        )
-    })
-    .map_err(named)?;
+    let at = open_without_links(path, "open a path of the policy")?;
     if let Some(identity) = identity {
         let found = fstat(&at).step(Kind::SetUp, "stat a path of the policy")?;
         if (found.st_dev, found.st_ino) != (identity.device, identity.inode) {
@@ -515,23 +501,23 @@ fn open_path_at(at: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Failure> {
     .map_err(|failure| failure.about(path.to_bytes()))
 }
 
-/// Puts a detached mount at a path that holds no link.
-fn attach(source: &OwnedFd, target: &CStr) -> Result<(), Failure> {
-    let at = openat2(
+/// Opens a path that no link may be on: a command could have made one.
+fn open_without_links(path: &CStr, step: &str) -> Result<OwnedFd, Failure> {
+    openat2(
         CWD,
-        target,
+        path,
         OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW,
         Mode::empty(),
         ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
     )
     .map_err(|errno| {
-        Failure::new(
-            changed_unless_refused(errno),
-            "open a mount point",
-            plain(errno),
-        )
+        Failure::new(changed_unless_refused(errno), step, plain(errno)).about(path.to_bytes())
     })
-    .map_err(|failure| failure.about(target.to_bytes()))?;
+}
+
+/// Puts a detached mount at a path that holds no link.
+fn attach(source: &OwnedFd, target: &CStr) -> Result<(), Failure> {
+    let at = open_without_links(target, "open a mount point")?;
     move_onto(source, &at).map_err(|failure| failure.about(target.to_bytes()))
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn send(
     let packet: &[u8] = if inline {
         &body
     } else {
-        file = memory_file(c"cofferdam message", &body)?;
+        file = memory_file("cofferdam message", &body)?;
         descriptors.push(file.as_fd());
         &[]
     };
@@ -95,7 +95,7 @@ pub(crate) fn receive<T: DeserializeOwned>(
 }
 
 /// A sealed file in memory that holds `bytes`, its offset at the start.
-pub(crate) fn memory_file(name: &std::ffi::CStr, bytes: &[u8]) -> Result<OwnedFd, Errno> {
+pub(crate) fn memory_file(name: &str, bytes: &[u8]) -> Result<OwnedFd, Errno> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = std::fs::File::from(fd);

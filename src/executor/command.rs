@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::unistd::AccessFlags;
-use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 
 use crate::outcome::{NeverRan, NeverRanCode};
 use crate::request::Command;
@@ -53,20 +52,7 @@ pub(crate) fn argv(command: &Command, script_fd: RawFd) -> Vec<OsString> {
 /// # Errors
 /// The kernel refuses it, or memory is short.
 pub(crate) fn sealed(name: &str, bytes: &[u8]) -> Result<OwnedFd, Errno> {
-    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .map_err(errno)?;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        match rustix::io::write(&file, rest) {
-            Ok(written) => rest = &rest[written..],
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(errno(error)),
-        }
-    }
-    rustix::fs::seek(&file, SeekFrom::Start(0)).map_err(errno)?;
-    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&file, seals).map_err(errno)?;
-    Ok(file)
+    crate::cell::memory_file(name, bytes).map_err(|error| Errno::from_raw(error.raw_os_error()))
 }
 
 /// The number of a script's descriptor, as [`argv`] wants it; any number when there is none.
@@ -230,10 +216,6 @@ fn executable(path: &Path) -> Result<(), Errno> {
         return Err(Errno::EACCES);
     }
     nix::unistd::eaccess(path, AccessFlags::X_OK)
-}
-
-fn errno(error: rustix::io::Errno) -> Errno {
-    Errno::from_raw(error.raw_os_error())
 }
 
 #[cfg(test)]
